@@ -1,0 +1,28 @@
+# Two commands do everything, set-up included: `make quickstart` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: quickstart test test-all lint docs env clean
+
+quickstart: env  ## train a real language model on this machine, in minutes
+	$(BIN)/laurel quickstart
+
+test: env lint  ## style, types and the tests that fit in 15 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: env lint  ## also the slow ones
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: env  ## docs/config.md from the configuration tree
+	$(BIN)/python -m laurel.config.docs docs/config.md
+
+env:
+	@$(PYTHON) scripts/make_env.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,5 @@
+"""``python -m laurel`` is the `laurel` command."""
+
+from laurel.cli import main
+
+main()

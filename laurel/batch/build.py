@@ -1,0 +1,66 @@
+"""From groups of trajectories to one TokenBatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+
+from laurel.batch.token_batch import TokenBatch
+from laurel.types import Group
+
+
+def build_batch(groups: Sequence[Group]) -> TokenBatch:
+    """All trajectories of ``groups``, packed in order. Scores must be there.
+
+    ``rollout_log_probs`` is present only if every sampled turn carries log-probabilities; at prompt and environment
+    tokens it is 0.
+    """
+    rows = [(number, group, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
+    if not rows:
+        raise ValueError("no trajectories to train on: every group is empty")
+    unscored = [f"{group.prompt.index}/{t.sample}" for _, group, t in rows if t.score is None]
+    if unscored:
+        raise ValueError(f"trajectories without a score (prompt/sample): {', '.join(unscored[:8])}")
+
+    ids: list[int] = []
+    sampled: list[bool] = []
+    log_probs: list[float] = []
+    lengths: list[int] = []
+    reported = all(turn.log_probs is not None for _, _, t in rows for turn in t.turns if turn.sampled)
+    for _, group, trajectory in rows:
+        prompt = group.prompt.input_ids
+        ids += prompt
+        sampled += [False] * len(prompt)
+        log_probs += [0.0] * len(prompt)
+        length = len(prompt)
+        for turn in trajectory.turns:
+            count = len(turn.token_ids)
+            ids += turn.token_ids
+            sampled += [turn.sampled] * count
+            log_probs += turn.log_probs if reported and turn.sampled else [0.0] * count
+            length += count
+        lengths.append(length)
+
+    tokens = {
+        "input_ids": torch.tensor(ids, dtype=torch.int64),
+        "position_ids": torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64),
+        "response_mask": torch.tensor(sampled, dtype=torch.bool),
+    }
+    if reported:
+        tokens["rollout_log_probs"] = torch.tensor(log_probs, dtype=torch.float32)
+    cu_seqlens = torch.zeros(len(rows) + 1, dtype=torch.int64)
+    torch.cumsum(torch.tensor(lengths), 0, out=cu_seqlens[1:])
+    return TokenBatch(
+        tokens,
+        {
+            "index": torch.arange(len(rows)),
+            "group": torch.tensor([number for number, _, _ in rows]),
+            "score": torch.tensor([t.score.value for _, _, t in rows if t.score], dtype=torch.float32),
+            "weight": torch.ones(len(rows)),
+            "truncated": torch.tensor([t.finish_reason == "length" for _, _, t in rows]),
+            "policy_version": torch.tensor([t.policy_version for _, _, t in rows]),
+        },
+        cu_seqlens,
+    )

@@ -1,0 +1,133 @@
+"""What null stands for. Every rule reads the settings as given and the machine, so that no room has to guess."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from laurel.config.machine import visible_gpus
+from laurel.config.tree import Model
+
+Values = dict[str, Any]
+ACTOR, ROLLOUT, REF, CRITIC = (
+    "actor_rollout_ref.actor.",
+    "actor_rollout_ref.rollout.",
+    "actor_rollout_ref.ref.",
+    "critic.",
+)
+RAY_SESSION = re.compile(r"^/tmp/ray/session_[^/]*(/|$)|/session_[^/]+/runtime_resources(/|$)")
+FILE_LISTS = ("data.train_files", "data.val_files")
+FOLDERS = ("trainer.rollout_data_dir", "trainer.resume_from_path", "data.cache_dir")
+PERHAPS_LOCAL = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
+    "critic.model.path",
+    "critic.model.tokenizer_path",
+    "reward.custom_reward_function.path",
+)
+
+
+def derive(values: Mapping[str, Any], given: frozenset[str]) -> tuple[Values, list[str]]:
+    """The values with nulls replaced, and what to say about it. ``values`` maps every key of the tree to its value."""
+    values = dict(values)
+    notes = _machine(values, given)
+    _paths(values)
+    notes += _folders(values)
+    _batches(values, given)
+    _algorithm(values, given)
+    _critic_model(values, given)
+    return values, notes
+
+
+def in_ray_session(path: str | Path) -> bool:
+    """Whether Ray deletes this folder at its will: its session folder, or the copy of a job's working_dir in it."""
+    return RAY_SESSION.search(str(path)) is not None
+
+
+def _machine(values: Values, given: frozenset[str]) -> list[str]:
+    notes = []
+    automatic = values["trainer.device"] == "auto"
+    gpus = visible_gpus() if automatic or values["trainer.n_gpus_per_node"] is None else 0
+    if automatic:
+        values["trainer.device"] = "cuda" if gpus else "cpu"
+    if automatic and not gpus:
+        notes.append(
+            "trainer.device is cpu, since this machine shows no NVIDIA GPU; if nodes have some, set trainer.device=cuda"
+        )
+    if values["trainer.n_gpus_per_node"] is None:
+        values["trainer.n_gpus_per_node"] = max(1, gpus) if values["trainer.device"] == "cuda" else 1
+    return notes
+
+
+def _paths(values: Values) -> None:
+    """``~`` is the home folder; what lies on this machine gets its whole path, since workers start elsewhere."""
+    for key in FILE_LISTS:
+        values[key] = [os.path.expanduser(file) for file in values[key]]
+    for key in PERHAPS_LOCAL:
+        path = values[key]
+        if path is not None and Path(path).expanduser().exists():
+            values[key] = str(Path(path).expanduser().absolute())
+    if values["data.cache_dir"] is None:
+        values["data.cache_dir"] = "~/.cache/laurel/prompts"
+
+
+def _folders(values: Values) -> list[str]:
+    start = Path.cwd()
+    moved = in_ray_session(start)
+    base = Path.home() if moved else start
+    relative = values["trainer.default_local_dir"] or (
+        f"checkpoints/{values['trainer.project_name']}/{values['trainer.experiment_name']}"
+    )
+    folder = _under(base, relative)
+    values["trainer.default_local_dir"] = folder
+    values["trainer.validation_data_dir"] = _under(
+        base, values["trainer.validation_data_dir"] or f"{folder}/validation"
+    )
+    for key in FOLDERS:
+        if values[key] is not None:
+            values[key] = _under(base, values[key])
+    if moved and not Path(relative).expanduser().is_absolute():
+        return [f"trainer.default_local_dir is {folder}, since the job runs in a folder that Ray deletes"]
+    return []
+
+
+def _under(base: Path, path: str) -> str:
+    return os.path.normpath(base / Path(path).expanduser())
+
+
+def _batches(values: Values, given: frozenset[str]) -> None:
+    mini = ACTOR + "ppo_mini_batch_size"
+    if mini not in given:
+        values[mini] = min(values[mini], values["data.train_batch_size"])
+    for key in ("ppo_mini_batch_size", "ppo_epochs"):
+        if values[CRITIC + key] is None:
+            values[CRITIC + key] = values[ACTOR + key]
+    for prefix, kind in ((ACTOR, ""), (CRITIC, ""), (ROLLOUT, "log_prob_"), (REF, "log_prob_")):
+        size = f"{prefix}{kind or 'ppo_'}micro_batch_size_per_gpu"
+        if values[f"{prefix}{kind}use_dynamic_bsz"] is None:
+            values[f"{prefix}{kind}use_dynamic_bsz"] = values[size] is None
+    if values[ROLLOUT + "max_model_len"] is None:
+        values[ROLLOUT + "max_model_len"] = values["data.max_prompt_length"] + values["data.max_response_length"]
+
+
+def _algorithm(values: Values, given: frozenset[str]) -> None:
+    for side in ("clip_ratio_low", "clip_ratio_high"):
+        if values[ACTOR + side] is None:
+            values[ACTOR + side] = values[ACTOR + "clip_ratio"]
+    if values[ACTOR + "loss_scale_factor"] is None:
+        values[ACTOR + "loss_scale_factor"] = float(values["data.max_response_length"])
+    if values["algorithm.use_kl_in_reward"] is None:
+        values["algorithm.use_kl_in_reward"] = "algorithm.kl_ctrl.kl_coef" in given
+    if values["critic.enable"] is None:
+        values["critic.enable"] = values["algorithm.adv_estimator"] == "gae"
+
+
+def _critic_model(values: Values, given: frozenset[str]) -> None:
+    """A field of critic.model that was not given is the actor's."""
+    actor = "actor_rollout_ref.model."
+    for name in Model.model_fields:
+        if f"critic.model.{name}" not in given or values[f"critic.model.{name}"] is None:
+            values[f"critic.model.{name}"] = values[actor + name]

@@ -1,0 +1,210 @@
+"""Keys that do nothing because of another key: said once, at the start.
+
+Each row names keys (``*`` for anything) and when they are idle, read from the resolved settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from laurel.config.tree import Config
+
+Given = frozenset[str]
+ACTOR, ROLLOUT, REF, CRITIC = (
+    "actor_rollout_ref.actor.",
+    "actor_rollout_ref.rollout.",
+    "actor_rollout_ref.ref.",
+    "critic.",
+)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """``keys`` have no effect when ``when(config, given)``; ``because`` says which setting makes it so."""
+
+    keys: tuple[str, ...]
+    when: Callable[[Config, Given], bool]
+    because: str
+
+
+def _no_critic(config: Config, given: Given) -> bool:
+    return not config.critic.enable
+
+
+def _not_gae(config: Config, given: Given) -> bool:
+    return config.algorithm.adv_estimator != "gae"
+
+
+def _no_reference(config: Config, given: Given) -> bool:
+    return not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+
+
+def _both_sides(config: Config, given: Given) -> bool:
+    return {ACTOR + "clip_ratio_low", ACTOR + "clip_ratio_high"} <= given
+
+
+def _one_rank(config: Config, given: Given) -> bool:
+    return config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1) == 1
+
+
+def _whole_batch_updates(config: Config, given: Given) -> bool:
+    return config.actor_rollout_ref.actor.ppo_mini_batch_size >= config.data.train_batch_size
+
+
+def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -> tuple[Idle, Idle]:
+    """Of the two ways to size a forward, one counts."""
+    size, budget = f"{prefix}{kind}micro_batch_size_per_gpu", f"{prefix}{kind}max_token_len_per_gpu"
+    flag = f"{prefix}{kind if kind == 'log_prob_' else ''}use_dynamic_bsz"
+    return (
+        Idle((size,), lambda c, g: dynamic(c) is True, f"{flag} packs by {budget}"),
+        Idle((budget,), lambda c, g: dynamic(c) is False, f"{size} sets the size of a forward"),
+    )
+
+
+# The first row that names a key speaks for it, so rows for a whole absent role come first.
+IDLE: tuple[Idle, ...] = (
+    Idle((CRITIC + "*",), _no_critic, "algorithm.adv_estimator trains no critic"),
+    Idle((REF + "*",), _no_reference, "no KL is used (actor.use_kl_loss, algorithm.use_kl_in_reward), so no reference"),
+    Idle(("trainer.critic_warmup",), _no_critic, "algorithm.adv_estimator trains no critic"),
+    Idle(("algorithm.gamma", "algorithm.lam"), _not_gae, "only algorithm.adv_estimator=gae discounts"),
+    Idle(
+        ("algorithm.norm_adv_by_std_in_grpo",),
+        lambda c, g: c.algorithm.adv_estimator != "grpo",
+        "algorithm.adv_estimator is not grpo",
+    ),
+    Idle(
+        ("algorithm.kl_ctrl.*", "algorithm.kl_penalty"),
+        lambda c, g: not c.algorithm.use_kl_in_reward,
+        "algorithm.use_kl_in_reward is False",
+    ),
+    Idle(
+        ("algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"),
+        lambda c, g: c.algorithm.kl_ctrl.type == "fixed",
+        "algorithm.kl_ctrl.type=fixed keeps the coefficient",
+    ),
+    Idle(
+        (ACTOR + "kl_loss_coef", ACTOR + "kl_loss_type"),
+        lambda c, g: not c.actor_rollout_ref.actor.use_kl_loss,
+        ACTOR + "use_kl_loss is False",
+    ),
+    Idle((ACTOR + "clip_ratio",), _both_sides, "clip_ratio_low and clip_ratio_high are both given"),
+    Idle(
+        (ACTOR + "loss_scale_factor",),
+        lambda c, g: c.actor_rollout_ref.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+        ACTOR + "loss_agg_mode is not seq-mean-token-sum-norm",
+    ),
+    Idle(
+        (ACTOR + "shuffle",),
+        _whole_batch_updates,
+        "one mini-batch is the whole batch (ppo_mini_batch_size, train_batch_size)",
+    ),
+    *_packing(ACTOR, "ppo_", lambda c: c.actor_rollout_ref.actor.use_dynamic_bsz),
+    *_packing(ROLLOUT, "log_prob_", lambda c: c.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz),
+    *_packing(REF, "log_prob_", lambda c: c.actor_rollout_ref.ref.log_prob_use_dynamic_bsz),
+    *_packing(CRITIC, "ppo_", lambda c: c.critic.use_dynamic_bsz),
+    Idle(
+        (ACTOR + "optim.lr_warmup_steps_ratio",),
+        lambda c, g: c.actor_rollout_ref.actor.optim.lr_warmup_steps >= 0,
+        ACTOR + "optim.lr_warmup_steps is given",
+    ),
+    Idle(
+        (CRITIC + "optim.lr_warmup_steps_ratio",),
+        lambda c, g: c.critic.optim.lr_warmup_steps >= 0,
+        CRITIC + "optim.lr_warmup_steps is given",
+    ),
+    Idle(
+        (ACTOR + "optim.min_lr_ratio",),
+        lambda c, g: c.actor_rollout_ref.actor.optim.lr_scheduler_type == "constant",
+        ACTOR + "optim.lr_scheduler_type=constant keeps lr",
+    ),
+    Idle(
+        (CRITIC + "optim.min_lr_ratio",),
+        lambda c, g: c.critic.optim.lr_scheduler_type == "constant",
+        CRITIC + "optim.lr_scheduler_type=constant keeps lr",
+    ),
+    Idle(
+        tuple(ROLLOUT + "val_kwargs." + name for name in ("temperature", "top_p", "top_k")),
+        lambda c, g: not c.actor_rollout_ref.rollout.val_kwargs.do_sample,
+        ROLLOUT + "val_kwargs.do_sample is False: validation is greedy",
+    ),
+    Idle(
+        (ROLLOUT + "engine_kwargs",),
+        lambda c, g: c.actor_rollout_ref.rollout.name not in c.actor_rollout_ref.rollout.engine_kwargs,
+        "it has no entry for the engine of " + ROLLOUT + "name",
+    ),
+    Idle(
+        (ROLLOUT + "gpu_memory_utilization",),
+        lambda c, g: c.trainer.device == "cpu",
+        "trainer.device is cpu",
+    ),
+    Idle(
+        (ACTOR + "fsdp_config.optimizer_offload", CRITIC + "fsdp_config.optimizer_offload"),
+        lambda c, g: c.trainer.device == "cpu",
+        "trainer.device is cpu",
+    ),
+    Idle(
+        tuple(f"{ACTOR}fsdp_config.{name}" for name in ("param_offload", "fsdp_size", "reshard_after_forward")),
+        _one_rank,
+        "one rank (trainer.nnodes, trainer.n_gpus_per_node) shares nothing",
+    ),
+    Idle(
+        tuple(f"{CRITIC}fsdp_config.{name}" for name in ("param_offload", "fsdp_size", "reshard_after_forward")),
+        _one_rank,
+        "one rank (trainer.nnodes, trainer.n_gpus_per_node) shares nothing",
+    ),
+    Idle(
+        tuple(f"{REF}fsdp_config.{name}" for name in ("param_offload", "fsdp_size", "reshard_after_forward")),
+        _one_rank,
+        "one rank (trainer.nnodes, trainer.n_gpus_per_node) shares nothing",
+    ),
+    Idle(
+        (REF + "fsdp_config.optimizer_offload",),
+        lambda c, g: True,
+        "the reference policy has no optimizer",
+    ),
+    Idle(
+        ("data.truncation",),
+        lambda c, g: c.data.filter_overlong_prompts,
+        "data.filter_overlong_prompts leaves them out",
+    ),
+    Idle(("data.seed",), lambda c, g: not c.data.shuffle, "data.shuffle is False"),
+    Idle(
+        ("trainer.resume_from_path",),
+        lambda c, g: c.trainer.resume_mode != "resume_path",
+        "trainer.resume_mode is not resume_path",
+    ),
+    Idle(
+        ("trainer.total_epochs",),
+        lambda c, g: c.trainer.total_training_steps is not None,
+        "trainer.total_training_steps is given",
+    ),
+    Idle(
+        ("trainer.test_freq", "trainer.val_before_train", "trainer.log_val_generations", "trainer.validation_data_dir"),
+        lambda c, g: not c.data.val_files,
+        "data.val_files is empty: nothing is validated",
+    ),
+    Idle(
+        ("trainer.total_training_steps", "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup"),
+        lambda c, g: c.trainer.val_only and bool(c.data.val_files),
+        "trainer.val_only validates and stops",
+    ),
+    Idle(
+        ("reward.custom_reward_function.name",),
+        lambda c, g: c.reward.custom_reward_function.path is None,
+        "reward.custom_reward_function.path is not given",
+    ),
+)
+
+
+def notes(config: Config, given: Given) -> list[str]:
+    """One line per row that has idle keys; a key is named once, by the first row under which it is idle."""
+    told: set[str] = set()
+    lines = []
+    for row in IDLE:
+        keys = [key for key in sorted(given - told) if any(fnmatchcase(key, pattern) for pattern in row.keys)]
+        if keys and row.when(config, given):
+            told.update(keys)
+            lines.append(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect: {row.because}")
+    return lines

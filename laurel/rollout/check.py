@@ -1,0 +1,76 @@
+"""What can be wrong with the rollout settings, found without loading a model."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+from laurel.config.tree import Config, EngineName
+from laurel.models.served import unserved
+from laurel.types import Problem
+
+ROLLOUT = "actor_rollout_ref.rollout"
+_INSTALL = {"vllm": "pip install 'laurel[vllm]'", "sglang": "pip install sglang"}
+
+
+def check(config: Config) -> list[Problem]:
+    """Problems of actor_rollout_ref.rollout.*: an engine that is not there, limits that contradict each other."""
+    rollout = config.actor_rollout_ref.rollout
+    problems = _check_engine(rollout.name)
+    for field, top_k in (("top_k", rollout.top_k), ("val_kwargs.top_k", rollout.val_kwargs.top_k)):
+        if top_k == 0 or top_k < -1:
+            problems.append(Problem(f"{ROLLOUT}.{field}", top_k, "use -1 for the whole vocabulary, or at least 1"))
+    if rollout.val_kwargs.do_sample and rollout.val_kwargs.temperature == 0:
+        cure = "do_sample=True needs a temperature above 0; set do_sample=False for greedy validation"
+        problems.append(Problem(f"{ROLLOUT}.val_kwargs.temperature", rollout.val_kwargs.temperature, cure))
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        cure = (
+            f"shorter than data.max_prompt_length + data.max_response_length = {longest}; "
+            f"use at least {longest}, or null"
+        )
+        problems.append(Problem(f"{ROLLOUT}.max_model_len", rollout.max_model_len, cure))
+    known = get_args(EngineName)
+    for name in sorted(rollout.engine_kwargs.keys() - set(known)):
+        cure = f"{name} is no engine; the entries of {ROLLOUT}.engine_kwargs are named {', '.join(known)}"
+        problems.append(Problem(f"{ROLLOUT}.engine_kwargs.{name}", rollout.engine_kwargs[name], cure))
+    if rollout.name == "native":
+        problems += _check_native(config, rollout.max_model_len or longest)
+    return problems
+
+
+def _check_engine(name: str) -> list[Problem]:
+    """An engine that cannot run here. A machine's problem: the job may run where it is installed."""
+    if name == "native":
+        return []
+    if find_spec(name) is None:
+        cure = f"{name} is not installed; install it with {_INSTALL[name]}, or use {ROLLOUT}.name=native"
+    elif find_spec(f"laurel.rollout.{name}_engine") is None:
+        cure = f"this version of Laurel does not drive {name} yet; use {ROLLOUT}.name=native"
+    else:
+        return []
+    return [Problem(f"{ROLLOUT}.name", name, cure, machine=True)]
+
+
+def _check_native(config: Config, max_len: int) -> list[Problem]:
+    problems = []
+    parallel = config.actor_rollout_ref.rollout.tensor_model_parallel_size
+    if parallel != 1:
+        cure = f"the native engine runs on one GPU per replica; use 1, or {ROLLOUT}.name=vllm"
+        problems.append(Problem(f"{ROLLOUT}.tensor_model_parallel_size", parallel, cure))
+    further = config.actor_rollout_ref.rollout.engine_kwargs
+    if further.get("native"):
+        cure = f"the native engine has no further arguments; set those of {ROLLOUT}, and leave this out"
+        problems.append(Problem(f"{ROLLOUT}.engine_kwargs.native", further["native"], cure))
+    path = config.actor_rollout_ref.model.path
+    config_file = Path(path or "") / "config.json"
+    if path and config_file.is_file():
+        try:
+            reason = unserved(json.loads(config_file.read_text()), max_len)
+        except ValueError as error:
+            reason = f"config.json is not valid JSON ({error}); write the model again"
+        if reason is not None:
+            problems.append(Problem("actor_rollout_ref.model.path", path, reason))
+    return problems

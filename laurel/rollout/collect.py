@@ -1,0 +1,101 @@
+"""From prompts to groups of scored trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from laurel.types import Completion, Group, Prompt, Request, SamplingParams, Score, Trajectory, Turn
+
+Done = tuple[int, int, Completion]
+_NAMED = 3
+
+
+def keep_all(group: Group) -> bool:
+    return True
+
+
+async def collect(
+    prompts: Sequence[Prompt],
+    *,
+    generate: Callable[[int, Request], Awaitable[Completion]],
+    n: int,
+    sampling: SamplingParams,
+    seed: Callable[[Prompt, int], int],
+    score: Callable[[str, Prompt, int], Score],
+    decode: Callable[[Sequence[int]], str],
+    keep: Callable[[Group], bool] = keep_all,
+    on_done: Callable[[int, int], None] = lambda done, total: None,
+    on_wait: Callable[[str], None] = lambda line: None,
+    wait_s: float = 30.0,
+    tag: str = "",
+) -> list[Group]:
+    """Sample ``n`` trajectories of each prompt and score each as it arrives; groups in the order of ``prompts``.
+
+    ``generate(position, request)`` is a pool's; ``score(text, prompt, sample)`` runs in this event loop's thread;
+    groups for which ``keep`` is False are left out. ``on_done(count, total)`` follows every trajectory, and
+    ``on_wait(line)`` says what is missing whenever nothing arrived for ``wait_s`` seconds. The first error of an engine
+    or of ``score`` cancels the rest and is raised. ``tag`` begins the request ids.
+
+    Example: 2 prompts, n=3: six requests, "0/0", "0/1", ... "1/2"; two groups of three trajectories.
+    """
+    results: asyncio.Queue[Done | BaseException] = asyncio.Queue()
+
+    async def one(position: int, sample: int) -> None:
+        prompt, name = prompts[position], f"{tag}{position}"
+        request = Request(f"{name}/{sample}", prompt.input_ids, sampling, seed(prompt, sample), group=name)
+        try:
+            results.put_nowait((position, sample, await generate(position, request)))
+        except Exception as error:
+            results.put_nowait(error)
+
+    missing = {(position, sample): None for position in range(len(prompts)) for sample in range(n)}
+    total = len(missing)
+    trajectories: dict[tuple[int, int], Trajectory] = {}
+    tasks = [asyncio.ensure_future(one(position, sample)) for position, sample in missing]
+    try:
+        while missing:
+            try:
+                result = await asyncio.wait_for(results.get(), wait_s)
+            except TimeoutError:
+                on_wait(_waiting_line(prompts, list(missing), total, wait_s))
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            position, sample, completion = result
+            trajectories[position, sample] = _trajectory(prompts[position], sample, completion, score, decode)
+            del missing[position, sample]
+            on_done(len(trajectories), total)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    groups = [
+        Group(prompt, tuple(trajectories[position, sample] for sample in range(n)))
+        for position, prompt in enumerate(prompts)
+    ]
+    return [group for group in groups if keep(group)]
+
+
+def _trajectory(
+    prompt: Prompt,
+    sample: int,
+    completion: Completion,
+    score: Callable[[str, Prompt, int], Score],
+    decode: Callable[[Sequence[int]], str],
+) -> Trajectory:
+    text = decode(completion.token_ids)
+    return Trajectory(
+        sample=sample,
+        turns=(Turn(completion.token_ids, sampled=True, log_probs=completion.log_probs),),
+        finish_reason=completion.finish_reason,
+        policy_version=completion.policy_version,
+        score=score(text, prompt, sample),
+        text=text,
+    )
+
+
+def _waiting_line(prompts: Sequence[Prompt], missing: list[tuple[int, int]], total: int, wait_s: float) -> str:
+    named = ", ".join(f"prompt {prompts[position].index} sample {sample}" for position, sample in missing[:_NAMED])
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return f"nothing arrived for {wait_s:.0f} s; waiting for {len(missing)} of {total} trajectories: {named}{more}"

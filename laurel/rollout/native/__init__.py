@@ -1,0 +1,1 @@
+"""The native engine: continuous batching over slots on the Hugging Face module itself."""

@@ -1,0 +1,96 @@
+"""Questions and answers kept for people: every validation as parquet, training samples as jsonl."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from laurel.types import Group, Prompt
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One scored trajectory as text. ``index`` and ``sample`` are its prompt's row and its place in the group."""
+
+    index: int
+    sample: int
+    data_source: str
+    prompt: str
+    response: str
+    ground_truth: str
+    score: float
+    finish_reason: str
+    extras: Mapping[str, float] = field(default_factory=dict)
+
+
+def samples_of(groups: Sequence[Group]) -> list[Sample]:
+    """Every trajectory of ``groups``, in order. A trajectory without a score is an error."""
+    samples = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            if trajectory.score is None:
+                raise ValueError(f"trajectory {group.prompt.index}/{trajectory.sample} (prompt/sample) has no score")
+            samples.append(
+                Sample(
+                    index=group.prompt.index,
+                    sample=trajectory.sample,
+                    data_source=group.prompt.data_source,
+                    prompt=prompt_text(group.prompt),
+                    response=trajectory.text,
+                    ground_truth=_text(group.prompt.ground_truth),
+                    score=trajectory.score.value,
+                    finish_reason=trajectory.finish_reason,
+                    extras=trajectory.score.extras,
+                )
+            )
+    return samples
+
+
+def prompt_text(prompt: Prompt) -> str:
+    """What a person reads as the question: the contents of the messages, a line each."""
+    return "\n".join(_text(message["content"]) for message in prompt.messages)
+
+
+def write_validation_samples(folder: Path, step: int, samples: Sequence[Sample]) -> Path:
+    """``folder/step_<step>.parquet``, a row per sample, replaced at once.
+
+    Columns: step, index, sample, data_source, prompt, response, ground_truth, score, finish_reason, and
+    ``extras.<name>`` for each further number of the reward function (null where a sample has none).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = sorted({name for sample in samples for name in sample.extras})
+    plain = ("index", "sample", "data_source", "prompt", "response", "ground_truth", "score", "finish_reason")
+    columns: dict[str, Any] = {"step": pa.array([step] * len(samples), pa.int64())}
+    for name in plain:
+        columns[name] = [getattr(sample, name) for sample in samples]
+    for name in names:
+        columns[f"extras.{name}"] = pa.array([sample.extras.get(name) for sample in samples], pa.float64())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step}.parquet"
+    partial = path.with_suffix(".parquet.tmp")
+    pq.write_table(pa.table(columns), partial)
+    os.replace(partial, path)
+    return path
+
+
+def write_rollout_samples(folder: Path, step: int, samples: Sequence[Sample]) -> Path:
+    """``folder/<step>.jsonl``, an object per line, replaced at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{step}.jsonl"
+    partial = path.with_suffix(".jsonl.tmp")
+    with partial.open("w", encoding="utf-8") as file:
+        for sample in samples:
+            row = {"step": step} | asdict(sample) | {"extras": dict(sample.extras)}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    os.replace(partial, path)
+    return path
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

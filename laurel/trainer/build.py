@@ -1,0 +1,192 @@
+"""From the configuration to a run: the only place that decides which roles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from laurel.algos.table import Algorithm, build_algorithm
+from laurel.config.tree import Config
+from laurel.data.prompts import load_prompts
+from laurel.data.sampler import PromptOrder
+from laurel.models.tokenizer import load_tokenizer, render_prompt, tokenizer_key
+from laurel.rewards.reward_fn import RewardFn, load_reward_fn
+from laurel.rollout.pool import EnginePool
+from laurel.tracking.console import Progress
+from laurel.tracking.loggers import build_loggers
+from laurel.tracking.timer import Timer
+from laurel.trainer.cadence import Cadence, ValidationCadence, total_steps
+from laurel.trainer.checkpoints import find_checkpoint, restore
+from laurel.trainer.report import Report, say
+from laurel.trainer.roles import ActorAfterWarmup, ActorOfOneUpdate, ActorRole, NoCritic, NoRef, Roles
+from laurel.trainer.rollouts import Rollouts, training_sampling, validation_sampling
+from laurel.trainer.run import Run
+from laurel.trainer.run_state import RunState
+from laurel.types import Prompt
+from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
+from laurel.workers.group import WorkerGroup
+from laurel.workers.host import Updates, needs_ref
+from laurel.workers.rollout_client import rollout_clients
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that needs no process but this one, made before any is started."""
+
+    config: Config
+    tokenizer: Any
+    train_prompts: Sequence[Prompt]
+    val_prompts: Sequence[Prompt]
+    reward: RewardFn
+    algo: Algorithm
+    total_steps: int
+    checkpoint_dir: Path
+
+    @property
+    def updates(self) -> Updates:
+        """Optimizer updates of the whole run, for learning rate schedules."""
+        data, actor, critic = self.config.data, self.config.actor_rollout_ref.actor, self.config.critic
+        critic_mini = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size
+        return Updates(
+            actor=self.total_steps * actor.ppo_epochs * -(-data.train_batch_size // actor.ppo_mini_batch_size),
+            critic=self.total_steps
+            * (critic.ppo_epochs or actor.ppo_epochs)
+            * -(-data.train_batch_size // critic_mini),
+        )
+
+
+def prepare(config: Config) -> Prepared:
+    """Tokenizer, prompts, reward function and algorithm. Their errors name the file, row or key."""
+    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+    train = _prompts(config, config.data.train_files, tokenizer, limit=config.data.train_max_samples)
+    val = _prompts(config, config.data.val_files, tokenizer, limit=config.data.val_max_samples)
+    trainer = config.trainer
+    steps = total_steps(len(train), config.data.train_batch_size, trainer.total_epochs, trainer.total_training_steps)
+    default_dir = Path("checkpoints") / trainer.project_name / trainer.experiment_name
+    return Prepared(
+        config=config,
+        tokenizer=tokenizer,
+        train_prompts=train,
+        val_prompts=val,
+        reward=load_reward_fn(config),
+        algo=build_algorithm(config),
+        total_steps=steps,
+        checkpoint_dir=Path(trainer.default_local_dir or default_dir).absolute(),
+    )
+
+
+def build(prepared: Prepared, group: WorkerGroup) -> Run:
+    """The run on ``group``'s ranks, gone on from its newest checkpoint if there is one."""
+    config, trainer = prepared.config, prepared.config.trainer
+    timer = Timer()
+    state = RunState(kl_coef=config.algorithm.kl_ctrl.kl_coef)
+    roles = _roles(prepared, group, timer, state)
+    checkpoint = find_checkpoint(trainer, prepared.checkpoint_dir)
+    if checkpoint is not None:
+        restore(checkpoint, config, roles, state)
+    return Run(
+        config=config,
+        roles=roles,
+        algo=prepared.algo,
+        state=state,
+        timer=timer,
+        report=_report(prepared, timer, group.world, resumed_step=state.step if checkpoint is not None else None),
+        train_prompts=prepared.train_prompts,
+        val_prompts=prepared.val_prompts,
+        order=PromptOrder(max(1, len(prepared.train_prompts)), config.data.seed, config.data.shuffle),
+        batch_size=config.data.train_batch_size,
+        total_steps=prepared.total_steps,
+        saving=Cadence(trainer.save_freq, last=prepared.total_steps),
+        validation=ValidationCadence(
+            trainer.test_freq,
+            last=prepared.total_steps,
+            before_train=trainer.val_before_train,
+            has_data=len(prepared.val_prompts) > 0,
+        ),
+        checkpoint_dir=prepared.checkpoint_dir,
+    )
+
+
+def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState) -> Roles:
+    config = prepared.config
+
+    def step() -> int:
+        return state.step
+
+    weights = WeightsClient(group, timer=timer)
+    needs_critic = bool(config.critic.enable)
+    return Roles(
+        actor=_actor(config, ActorClient(group, config, timer=timer, step=step), state),
+        ref=RefClient(group, config, timer=timer) if needs_ref(config) else NoRef(),
+        critic=CriticClient(group, config, timer=timer, step=step) if needs_critic else NoCritic(),
+        rollouts=_rollouts(prepared, group, weights, timer),
+        weights=weights,
+    )
+
+
+def _actor(config: Config, client: ActorClient, state: RunState) -> ActorRole:
+    actor: ActorRole = client
+    if one_update_per_batch(config) and not config.algorithm.use_kl_in_reward:
+        actor = ActorOfOneUpdate(actor)
+    if config.trainer.critic_warmup > 0:
+        actor = ActorAfterWarmup(actor, state, config.trainer.critic_warmup)
+    return actor
+
+
+def one_update_per_batch(config: Config) -> bool:
+    actor = config.actor_rollout_ref.actor
+    return actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
+
+
+def _rollouts(prepared: Prepared, group: WorkerGroup, weights: WeightsClient, timer: Timer) -> Rollouts:
+    config, tokenizer = prepared.config, prepared.tokenizer
+    return Rollouts(
+        pool=EnginePool(rollout_clients(group, say=say)),
+        wake=weights.awake,
+        reward=prepared.reward,
+        decode=_decoder(tokenizer),
+        seed=config.trainer.seed,
+        n=config.actor_rollout_ref.rollout.n,
+        sampling=training_sampling(config),
+        val_n=config.actor_rollout_ref.rollout.val_kwargs.n,
+        val_sampling=validation_sampling(config),
+        timer=timer,
+        progress=Progress(),
+    )
+
+
+def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+    def decode(token_ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    return decode
+
+
+def _report(prepared: Prepared, timer: Timer, ranks: int, *, resumed_step: int | None) -> Report:
+    trainer = prepared.config.trainer
+    validation_dir = Path(trainer.validation_data_dir or prepared.checkpoint_dir / "validation")
+    return Report(
+        loggers=build_loggers(prepared.config, prepared.checkpoint_dir, resumed_step=resumed_step),
+        timer=timer,
+        ranks=ranks,
+        rows_per_epoch=max(1, len(prepared.train_prompts)),
+        has_critic=bool(prepared.config.critic.enable),
+        validation_dir=validation_dir,
+        rollout_dir=Path(trainer.rollout_data_dir) if trainer.rollout_data_dir else None,
+    )
+
+
+def _prompts(config: Config, files: Sequence[str], tokenizer: Any, *, limit: int) -> Sequence[Prompt]:
+    if not files:
+        return ()
+    kwargs = config.data.apply_chat_template_kwargs
+
+    def render(messages: Any) -> list[int]:
+        return render_prompt(tokenizer, messages, **kwargs)
+
+    key = tokenizer_key(tokenizer, **kwargs)
+    table = load_prompts(files, config.data, render, cache_key=key, limit=limit)
+    say(table.report)
+    return table

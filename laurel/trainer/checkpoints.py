@@ -1,0 +1,79 @@
+"""What a checkpoint of a run holds, and going on from one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from laurel.config.tree import Config, Trainer
+from laurel.learner.checkpoint import MANIFEST, begin_checkpoint, commit_checkpoint, damage, newest_checkpoint, prune
+from laurel.trainer.report import say
+from laurel.trainer.roles import Roles
+from laurel.trainer.run import Run
+from laurel.trainer.run_state import RunState
+from laurel.types import LaurelError
+
+
+def save_checkpoint(run: Run) -> Path:
+    """Models, optimizers and run state of this step, whole or not at all; then thin out old ones."""
+    with run.timer("save_checkpoint"):
+        folder = begin_checkpoint(run.checkpoint_dir, run.state.step)
+        run.roles.actor.save(folder / "actor")
+        run.roles.critic.save(folder / "critic")
+        run.state.save(folder)
+        final = commit_checkpoint(folder, {"config": run.config.model_dump(mode="json")})
+        prune(run.checkpoint_dir, run.config.trainer.max_actor_ckpt_to_keep)
+    run.report.saved(final)
+    return final
+
+
+def find_checkpoint(trainer: Trainer, root: Path) -> Path | None:
+    """The checkpoint to go on from, as trainer.resume_mode says; None starts anew."""
+    if trainer.resume_mode == "disable":
+        return None
+    if trainer.resume_mode == "resume_path":
+        folder = Path(trainer.resume_from_path or "").expanduser().absolute()
+        wrong = damage(folder)
+        if wrong is not None:
+            raise LaurelError(
+                f"trainer.resume_from_path={trainer.resume_from_path!r} cannot be loaded: {wrong}; "
+                "name a whole global_step_N folder, or use trainer.resume_mode=auto"
+            )
+        return folder
+    found = newest_checkpoint(root)
+    for note in found.notes:
+        say(note)
+    return found.folder
+
+
+def restore(folder: Path, config: Config, roles: Roles, state: RunState) -> None:
+    """Load models and optimizers into ``roles`` and what else a run remembers into ``state``; say what changed."""
+    say(f"going on from {folder}")
+    stored = json.loads((folder / MANIFEST).read_text())["config"]
+    for line in config_changes(stored, config):
+        say(f"changed setting {line}")
+    roles.actor.load(folder / "actor")
+    roles.critic.load(folder / "critic")
+    state.restore(folder)
+
+
+def config_changes(stored: Mapping[str, Any], config: Config) -> list[str]:
+    """A line per setting that differs from the checkpoint's; the command line's value is the one that counts.
+
+    Example: ``actor_rollout_ref.actor.optim.lr: 1e-06 in the checkpoint, now 1e-05 (this one counts)``.
+    """
+    before, now = dict(_leaves(stored)), dict(_leaves(config.model_dump(mode="json")))
+    return [
+        f"{key}: {before.get(key)!r} in the checkpoint, now {value!r} (this one counts)"
+        for key, value in now.items()
+        if before.get(key) != value
+    ]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return found

@@ -1,0 +1,178 @@
+"""What a run will do, in words, before it does it: the answer of ``--dry-run``. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from laurel.config.keys import leaves, show
+from laurel.config.load import Loaded
+from laurel.config.tree import Config
+from laurel.data.table import DataError, count_rows
+from laurel.trainer.cadence import total_steps
+from laurel.trainer.memory import GIB, estimate, needs_reference
+
+Row = tuple[str, str]
+
+
+def describe(loaded: Loaded) -> str:
+    """The resolved settings, those given marked with ``*``, and the plan."""
+    return f"{resolved_tree(loaded)}\n\n{plan(loaded)}"
+
+
+def resolved_tree(loaded: Loaded) -> str:
+    """Every setting as ``key = value`` by group, nulls derived; ``*`` marks what the user gave."""
+    lines = ["Settings (* given, else default or derived)"]
+    for group, members in groupby(leaves(), key=lambda path: path.rpartition(".")[0]):
+        lines.append(f"  {group}")
+        for path in members:
+            mark = "*" if path in loaded.given else " "
+            lines.append(f"  {mark} {path.removeprefix(group + '.')} = {show(_value(loaded.config, path))}")
+    return "\n".join(lines)
+
+
+def plan(loaded: Loaded) -> str:
+    """Roles, placement, batches, steps, validation, files and memory."""
+    config = loaded.config
+    rows = [
+        *_roles(config, loaded.given),
+        *_placement(config),
+        *_batches(config),
+        *_steps(config),
+        *_validation(config),
+        *_files(config),
+        *_memory(config),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(["Plan", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _roles(config: Config, given: frozenset[str]) -> Iterator[Row]:
+    part, algorithm = config.actor_rollout_ref, config.algorithm
+    yield "algorithm", f"{algorithm.adv_estimator}, policy loss {part.actor.policy_loss.loss_mode}"
+    yield "actor", f"{part.model.path}, lr {show(part.actor.optim.lr)}"
+    if config.critic.enable:
+        yield "critic", f"{config.critic.model.path}, lr {show(config.critic.optim.lr)}"
+    else:
+        yield "critic", "none"
+    yield "reference", "the actor's first weights" if needs_reference(config) else "none, since no KL is used"
+    yield "KL in reward", _kl_in_reward(config, given)
+    yield "KL in loss", f"weight {part.actor.kl_loss_coef}" if part.actor.use_kl_loss else "no"
+    yield "engine", part.rollout.name
+    custom = config.reward.custom_reward_function
+    yield "reward", f"{custom.name} of {custom.path}" if custom.path else f"by the data's {config.data.reward_fn_key}"
+
+
+def _kl_in_reward(config: Config, given: frozenset[str]) -> str:
+    control = config.algorithm.kl_ctrl
+    said = "algorithm.use_kl_in_reward" in given
+    if config.algorithm.use_kl_in_reward:
+        why = "use_kl_in_reward=True" if said else "kl_ctrl.kl_coef was given"
+        return f"yes, since {why}: weight {control.kl_coef}, {control.type}"
+    return f"no, since {'use_kl_in_reward=False' if said else 'kl_ctrl.kl_coef was not given'}"
+
+
+def _placement(config: Config) -> Iterator[Row]:
+    trainer = config.trainer
+    ranks = trainer.n_gpus_per_node or 1
+    kind = ("CPU process" if trainer.device == "cpu" else "GPU") + ("es" if trainer.device == "cpu" else "s") * (
+        ranks > 1
+    )
+    nodes = f"{trainer.nnodes} node{'s' * (trainer.nnodes > 1)}"
+    yield "placement", f"{nodes} x {ranks} {kind}; each runs every role"
+
+
+def _batches(config: Config) -> Iterator[Row]:
+    data, part = config.data, config.actor_rollout_ref
+    ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
+    rows = data.train_batch_size * part.rollout.n
+    share = math.ceil(rows / ranks)
+    yield "step", f"{data.train_batch_size} prompts x {part.rollout.n} = {rows} trajectories, about {share} a rank"
+    yield "tokens", f"prompt up to {data.max_prompt_length}, response up to {data.max_response_length}"
+    yield (
+        "actor updates",
+        _updates(data.train_batch_size, part.actor.ppo_mini_batch_size, part.actor.ppo_epochs, part.rollout.n),
+    )
+    if config.critic.enable:
+        mini, epochs = config.critic.ppo_mini_batch_size or data.train_batch_size, config.critic.ppo_epochs or 1
+        yield "critic updates", _updates(data.train_batch_size, mini, epochs, part.rollout.n)
+    actor = part.actor
+    if actor.use_dynamic_bsz:
+        yield "forwards", f"packed up to {actor.ppo_max_token_len_per_gpu} tokens"
+    else:
+        yield "forwards", f"{actor.ppo_micro_batch_size_per_gpu} trajectories each"
+
+
+def _updates(prompts: int, mini: int, epochs: int, n: int) -> str:
+    count = math.ceil(prompts / mini) * epochs
+    return f"{count} a step, of {mini} prompts x {n}" + (f", {epochs} passes" if epochs > 1 else "")
+
+
+def _steps(config: Config) -> Iterator[Row]:
+    trainer = config.trainer
+    if trainer.val_only:
+        yield "steps", "none, since trainer.val_only=True"
+        return
+    rows = _count(config.data.train_files, config.data.train_max_samples)
+    if rows is None:
+        yield "steps", "unknown: the training files cannot be read here"
+        return
+    steps = total_steps(rows, config.data.train_batch_size, trainer.total_epochs, trainer.total_training_steps)
+    source = "total_training_steps" if trainer.total_training_steps else f"total_epochs={trainer.total_epochs}"
+    yield "steps", f"{steps}, from {source} and {rows} training rows (before over-long prompts are left out)"
+
+
+def _validation(config: Config) -> Iterator[Row]:
+    trainer, kwargs = config.trainer, config.actor_rollout_ref.rollout.val_kwargs
+    if not config.data.val_files:
+        yield "validation", "none, since data.val_files is empty"
+        return
+    rows = _count(config.data.val_files, config.data.val_max_samples)
+    when = [
+        *(["before training"] if trainer.val_before_train or trainer.val_only else []),
+        *([f"every {trainer.test_freq} steps"] if trainer.test_freq > 0 else []),
+        *([] if trainer.val_only else ["at the end"]),
+    ]
+    how = "sampled" if kwargs.do_sample else "greedy"
+    yield "validation", f"{'?' if rows is None else rows} rows x {kwargs.n}, {how}, {', '.join(when)}"
+
+
+def _files(config: Config) -> Iterator[Row]:
+    trainer = config.trainer
+    when = f"every {trainer.save_freq} steps and at the end" if trainer.save_freq > 0 else "at the end"
+    kept = "" if trainer.max_actor_ckpt_to_keep is None else f", the newest {trainer.max_actor_ckpt_to_keep} kept"
+    yield "checkpoints", f"{trainer.default_local_dir}, {when}{kept}"
+    resume = {
+        "auto": "from the newest checkpoint there, if any",
+        "disable": "no, a new start",
+        "resume_path": f"from {trainer.resume_from_path}",
+    }
+    yield "resume", resume[trainer.resume_mode]
+    yield "loggers", ", ".join(trainer.logger)
+
+
+def _memory(config: Config) -> Iterator[Row]:
+    memory = estimate(config)
+    if memory is None:
+        yield "memory", "unknown: the model's config.json is not on this machine"
+        return
+    parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in memory.parts.items())
+    yield "memory", f"about {memory.total / GIB:.2f} GiB a rank for weights and optimizer ({parts}), and activations"
+    cache = memory.cached * memory.cache_per_token / GIB
+    yield "KV cache", f"up to {cache:.2f} GiB a rank if every sequence of a step runs at once and to its limit"
+
+
+def _count(files: Sequence[str], limit: int) -> int | None:
+    try:
+        rows = sum(count_rows(file) for file in files)
+    except DataError:
+        return None
+    return min(rows, limit) if limit > 0 else rows
+
+
+def _value(config: Config, path: str) -> object:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value

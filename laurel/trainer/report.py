@@ -1,0 +1,101 @@
+"""What a run tells people and files: lines, metrics, samples, where things lie."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from laurel.batch.token_batch import TokenBatch
+from laurel.tracking.batch_metrics import batch_metrics, speed_metrics
+from laurel.tracking.console import stamped
+from laurel.tracking.loggers import Loggers
+from laurel.tracking.samples import Sample, samples_of, write_rollout_samples, write_validation_samples
+from laurel.tracking.timer import Timer
+from laurel.trainer.roles import Metrics
+from laurel.trainer.run_state import RunState
+from laurel.types import Group
+
+
+def say(line: str) -> None:
+    """One line to whoever watches: as it is on a terminal, with the time in a log."""
+    print(line if sys.stdout.isatty() else stamped(line), flush=True)
+
+
+@dataclass
+class Report:
+    """``ranks`` are learner ranks; ``rows_per_epoch`` is the number of training prompts."""
+
+    loggers: Loggers
+    timer: Timer
+    ranks: int
+    rows_per_epoch: int
+    has_critic: bool
+    validation_dir: Path
+    rollout_dir: Path | None
+    validations: list[tuple[int, Sequence[Sample], Metrics]] = field(default_factory=list)
+
+    def begin(self, state: RunState, total_steps: int) -> None:
+        if state.step >= total_steps:
+            say(
+                f"NOTHING LEFT TO DO: the checkpoint is at step {state.step} of {total_steps}. Raise "
+                "trainer.total_epochs or trainer.total_training_steps to go on, or start anew with "
+                "trainer.resume_mode=disable"
+            )
+        elif state.step:
+            say(f"resumed at step {state.step} of {total_steps}")
+        else:
+            say(f"training: {total_steps} steps")
+
+    def step(self, state: RunState, groups: Sequence[Group], batch: TokenBatch, metrics: Metrics) -> None:
+        timing = self.timer.take()
+        self.loggers.log(
+            state.step,
+            {
+                "training/global_step": state.step,
+                "training/epoch": state.consumed / self.rows_per_epoch,
+                "training/policy_version": state.policy_version,
+            }
+            | metrics
+            | batch_metrics(batch, critic=self.has_critic)
+            | timing
+            | speed_metrics(batch, timing, ranks=self.ranks),
+        )
+        if self.rollout_dir is not None:
+            write_rollout_samples(self.rollout_dir, state.step, samples_of(groups))
+
+    def validation(self, step: int, samples: Sequence[Sample], metrics: Metrics) -> None:
+        self.validations.append((step, samples, metrics))
+        self.loggers.log(step, metrics | self.timer.take())
+        self.loggers.log_samples(step, samples)
+        write_validation_samples(self.validation_dir, step, samples)
+        say(validation_line(step, samples, metrics))
+
+    def saved(self, folder: Path) -> None:
+        self.loggers.log(int(folder.name.rpartition("_")[2]), self.timer.take())
+        say(f"saved {folder}")
+
+    def close(self) -> None:
+        self.loggers.close()
+
+
+def validation_line(step: int, samples: Sequence[Sample], metrics: Metrics) -> str:
+    """All measures of a validation together, with the number of rows that they are over.
+
+    Example: ``validation at step 20: 200 rows | laurel/arithmetic: acc/mean@1 0.81, format/mean@1 0.99, ...``.
+    """
+    rows = len({sample.index for sample in samples})
+    parts: dict[str, list[str]] = {}
+    for name, value in metrics.items():
+        _, _, rest = name.partition("/")
+        source = next((s.data_source for s in samples if rest.startswith(s.data_source + "/")), "")
+        parts.setdefault(source, []).append(f"{rest.removeprefix(source + '/')} {value:.4g}")
+    shown = " | ".join(f"{source}: {', '.join(values)}" for source, values in parts.items())
+    return f"validation at step {step}: {rows} rows | {shown}"
+
+
+def read_log(path: Path) -> list[Metrics]:
+    """The objects of a metrics.jsonl, in order."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

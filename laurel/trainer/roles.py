@@ -1,0 +1,117 @@
+"""What the training step asks of its parts, and the parts that have nothing to do.
+
+A role that an algorithm does not need is a null object chosen when the run is built, so the step has no branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from laurel.batch.token_batch import TokenBatch
+from laurel.trainer.run_state import RunState
+from laurel.types import Group, Prompt
+
+Metrics = dict[str, float]
+
+
+class ActorRole(Protocol):
+    def log_probs(self, batch: TokenBatch) -> Tensor | None:
+        """(T,) of the policy before the update; None if the update's own forward gives them (one update per batch)."""
+
+    def update(self, batch: TokenBatch) -> Metrics: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+class RefRole(Protocol):
+    def log_probs(self, batch: TokenBatch) -> Tensor | None:
+        """(T,) of the frozen reference policy."""
+
+
+class CriticRole(Protocol):
+    def values(self, batch: TokenBatch) -> Tensor | None:
+        """(T,) value of the state that each token is sampled from; None without a value model."""
+
+    def update(self, batch: TokenBatch) -> Metrics: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+class RolloutsRole(Protocol):
+    def awake(self) -> AbstractContextManager[None]:
+        """Within it, engines hold the published weights, verified, and memory for their cache."""
+
+    def collect(self, prompts: Sequence[Prompt], *, step: int, keep: Callable[[Group], bool]) -> list[Group]: ...
+
+    def answer(self, prompts: Sequence[Prompt]) -> list[Group]:
+        """Groups sampled as validation wants them."""
+
+
+class WeightsRole(Protocol):
+    def publish(self, version: int) -> Metrics:
+        """Stage the actor's weights as ``version``; the next awake() delivers them."""
+
+
+class NoRef:
+    """No reference policy: echoes the old log-probabilities, so that the KL divergence is 0."""
+
+    def log_probs(self, batch: TokenBatch) -> Tensor | None:
+        return batch.old_log_probs if batch.has("old_log_probs") else None
+
+
+class NoCritic:
+    """No value model: the batch gets no column of values."""
+
+    def values(self, batch: TokenBatch) -> None:
+        return None
+
+    def update(self, batch: TokenBatch) -> Metrics:
+        return {}
+
+    def save(self, folder: Path) -> None:
+        pass
+
+    def load(self, folder: Path) -> None:
+        pass
+
+
+class ActorOfOneUpdate:
+    """An actor that is updated once per batch: the update's own forward gives the old log-probabilities (the ratio is
+    exactly 1), so none are computed before.
+    """
+
+    def __init__(self, actor: ActorRole):
+        self.update, self.save, self.load = actor.update, actor.save, actor.load
+
+    def log_probs(self, batch: TokenBatch) -> None:
+        return None
+
+
+class ActorAfterWarmup:
+    """An actor that stays as it is during the first ``steps`` steps, while the critic learns to judge it."""
+
+    def __init__(self, actor: ActorRole, state: RunState, steps: int):
+        self.actor, self.state, self.steps = actor, state, steps
+        self.log_probs, self.save, self.load = actor.log_probs, actor.save, actor.load
+
+    def update(self, batch: TokenBatch) -> Metrics:
+        return self.actor.update(batch) if self.state.step > self.steps else {}
+
+
+@dataclass(frozen=True)
+class Roles:
+    actor: ActorRole
+    ref: RefRole
+    critic: CriticRole
+    rollouts: RolloutsRole
+    weights: WeightsRole

@@ -1,0 +1,46 @@
+"""One run: everything that the loop works with, decided when it was built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laurel.algos.table import Algorithm
+from laurel.config.tree import Config
+from laurel.data.sampler import PromptOrder
+from laurel.tracking.timer import Timer
+from laurel.trainer.cadence import Cadence, ValidationCadence
+from laurel.trainer.report import Report
+from laurel.trainer.roles import Roles
+from laurel.trainer.run_state import RunState
+from laurel.types import Prompt
+
+
+@dataclass(frozen=True)
+class Run:
+    """``checkpoint_dir`` is absolute. ``batch_size`` counts prompts per step."""
+
+    config: Config
+    roles: Roles
+    algo: Algorithm
+    state: RunState
+    timer: Timer
+    report: Report
+    train_prompts: Sequence[Prompt]
+    val_prompts: Sequence[Prompt]
+    order: PromptOrder
+    batch_size: int
+    total_steps: int
+    saving: Cadence
+    validation: ValidationCadence
+    checkpoint_dir: Path
+
+    def next_prompts(self) -> list[Prompt]:
+        """The prompts of the next step, in an order that depends on (data.seed, number consumed) alone."""
+        chosen = self.order.take(self.state.consumed, self.batch_size)
+        self.state.consumed += self.batch_size
+        return [self.train_prompts[row] for row in chosen]
+
+    def close(self) -> None:
+        self.report.close()

@@ -1,0 +1,37 @@
+"""What a run must remember to go on as if it had not been interrupted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from laurel.types import LaurelError
+
+
+@dataclass
+class RunState:
+    """The whole state outside the models. Random numbers need none: each is a hash of (seed, step, prompt, sample).
+
+    ``step`` counts training steps begun, ``consumed`` the prompts drawn, ``policy_version`` the published weights.
+    """
+
+    step: int = 0
+    consumed: int = 0
+    policy_version: int = 0
+    kl_coef: float = 0.0
+
+    def next_version(self) -> int:
+        self.policy_version += 1
+        return self.policy_version
+
+    def save(self, folder: Path) -> None:
+        (folder / "run_state.json").write_text(json.dumps(asdict(self), indent=1))
+
+    def restore(self, folder: Path) -> None:
+        """Take over what ``save`` wrote."""
+        stored = json.loads((folder / "run_state.json").read_text())
+        if stored.keys() != asdict(self).keys():
+            raise LaurelError(f"{folder}/run_state.json has fields {sorted(stored)}; needs {sorted(asdict(self))}")
+        for name, value in stored.items():
+            setattr(self, name, value)

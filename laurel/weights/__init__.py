@@ -1,0 +1,1 @@
+"""How new weights reach an engine, and the proof that they arrived."""

@@ -1,0 +1,1 @@
+"""The only Ray actors of Laurel: one process per rank, and the typed clients that the trainer calls them by."""

@@ -1,0 +1,151 @@
+"""What one rank's process hosts: learners and an engine, and how weights pass between them. Knows no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import nn
+
+from laurel.config.tree import Config
+from laurel.learner.dist import Meeting, Ranks, join, leave
+from laurel.learner.learner import PolicyLearner, ValueLearner, compute_dtype
+from laurel.models.load import load_policy
+from laurel.rollout.engine import Engine
+from laurel.types import Completion, LaurelError, Request
+from laurel.weights.ways import Buckets, SameMemory
+from laurel.workers.engines import build_engine
+
+COLLECTIVE_TIMEOUT_S = 1800.0  # Ray tells of a dead rank within seconds; this only ends what nobody watches any more
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Optimizer updates of the whole run, for learning rate schedules."""
+
+    actor: int
+    critic: int
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine in this process, which takes requests from any thread."""
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Future[Completion]]: ...
+
+    def close(self) -> None: ...
+
+
+class RankHost:
+    """One rank. Methods of the learners and ``wake`` are collective: every rank calls them in the same order.
+
+    ``ref`` is there only if the loss or the reward has a KL term, ``critic`` only if it is enabled.
+    """
+
+    actor: PolicyLearner
+    engine: LocalEngine
+    way: SameMemory | Buckets
+
+    def __init__(self, config: Config, *, rank: int, world: int, device: str):
+        self.config, self.rank, self.world, self.device = config, rank, world, torch.device(device)
+        self.meeting: Meeting | None = None
+        self._ref: PolicyLearner | None = None
+        self._critic: ValueLearner | None = None
+
+    def open_meeting(self, host: str) -> str:
+        """Rank 0 of several opens the store that all meet at, on a port that the system chooses; "" elsewhere."""
+        if self.rank != 0 or self.world == 1:
+            return ""
+        self.meeting = Meeting(host, self.world, COLLECTIVE_TIMEOUT_S)
+        return self.meeting.address
+
+    def build(self, meeting: str, updates: Updates) -> None:
+        """Join the other ranks and load what this rank hosts."""
+        ranks = join(
+            rank=self.rank,
+            world=self.world,
+            meeting=self.meeting or meeting or None,
+            device=self.device,
+            timeout_s=COLLECTIVE_TIMEOUT_S,
+        )
+        self.device = ranks.device
+        torch.manual_seed(self.config.trainer.seed)
+        self.actor = PolicyLearner("actor", self.config, ranks=ranks, total_updates=updates.actor)
+        if needs_ref(self.config):
+            self._ref = PolicyLearner("ref", self.config, ranks=ranks)
+        if self.config.critic.enable:
+            self._critic = ValueLearner(self.config, ranks=ranks, total_updates=updates.critic)
+        module, self.way = self._weights_for_engine(ranks)
+        self.engine = build_engine(self.config, module, device=ranks.device, world=self.world)
+        self.sleep()
+
+    def _weights_for_engine(self, ranks: Ranks) -> tuple[nn.Module, SameMemory | Buckets]:
+        """The module that the engine runs: the learner's own on one rank, else a whole copy that buckets fill."""
+        if self.world == 1:
+            return self.actor.module, SameMemory(self.actor.module)
+        dtype = compute_dtype(ranks.device)
+        copy = load_policy(self.config.actor_rollout_ref.model, dtype=dtype, device=ranks.device)
+        return copy.requires_grad_(False), Buckets(self.actor.module, dtype=dtype, device=ranks.device)
+
+    @property
+    def ref(self) -> PolicyLearner:
+        if self._ref is None:
+            raise LaurelError(
+                "this run has no reference policy: neither actor.use_kl_loss nor algorithm.use_kl_in_reward is on"
+            )
+        return self._ref
+
+    @property
+    def critic(self) -> ValueLearner:
+        if self._critic is None:
+            raise LaurelError("this run has no critic: critic.enable is off")
+        return self._critic
+
+    def learner(self, role: Literal["actor", "critic"]) -> PolicyLearner | ValueLearner:
+        return self.actor if role == "actor" else self.critic
+
+    def wake(self, version: int | None) -> None:
+        """The engine regains its memory: weights first, then its cache. With a ``version`` the actor's weights are
+        delivered as that version and verified in between; None keeps what the engine holds."""
+
+        async def deliver() -> None:
+            await self.engine.wake("weights")
+            if version is not None:
+                await self.way.publish(self.engine, version)
+            await self.engine.wake("cache")
+
+        asyncio.run(deliver())
+
+    def sleep(self) -> None:
+        """The engine gives its cache's memory back, unless rollout.free_cache_engine is off."""
+        if self.config.actor_rollout_ref.rollout.free_cache_engine:
+            asyncio.run(self.engine.sleep())
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
+        """Completions as they finish, in lists of what is there; an error of the engine rises here."""
+        done: queue.SimpleQueue[Future[Completion]] = queue.SimpleQueue()
+        for future in self.engine.submit_all(requests):
+            future.add_done_callback(done.put)
+        left = len(requests)
+        while left:
+            ready = [done.get()]
+            while not done.empty():
+                ready.append(done.get())
+            left -= len(ready)
+            yield [future.result() for future in ready]
+
+    def abort(self, ids: Sequence[str]) -> None:
+        asyncio.run(self.engine.abort(ids))
+
+    def close(self) -> None:
+        """Stop the engine and leave the process group."""
+        self.engine.close()
+        leave()
+
+
+def needs_ref(config: Config) -> bool:
+    return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)

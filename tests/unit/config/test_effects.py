@@ -1,0 +1,87 @@
+"""Keys without effect are said so, once, and only when it is so."""
+
+import pytest
+
+from laurel.config.effects import IDLE
+from laurel.config.load import load
+
+A, R, REF = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.ref."
+GRPO, KL, TWO = "algorithm.adv_estimator=grpo", A + "use_kl_loss=True", "trainer.n_gpus_per_node=2"
+VAL = "data.val_files=v.parquet"
+
+# For each row of the table, by its first key: what is idle, and beside which other words it is and is not.
+CASES = [
+    ("critic.optim.lr=1e-5", [GRPO], []),
+    ("trainer.critic_warmup=1", [GRPO, "trainer.total_training_steps=9"], ["trainer.total_training_steps=9"]),
+    ("algorithm.gamma=0.9", [GRPO], []),
+    ("algorithm.norm_adv_by_std_in_grpo=False", [], [GRPO]),
+    ("algorithm.kl_ctrl.kl_coef=0.1", ["algorithm.use_kl_in_reward=False"], []),
+    ("algorithm.kl_penalty=mse", [], ["algorithm.kl_ctrl.kl_coef=0.1"]),
+    (
+        "algorithm.kl_ctrl.horizon=10",
+        ["algorithm.use_kl_in_reward=True"],
+        ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive"],
+    ),
+    (A + "kl_loss_coef=0.1", [], [KL]),
+    (REF + "log_prob_micro_batch_size_per_gpu=4", [], [KL]),
+    (A + "clip_ratio=0.1", [A + "clip_ratio_low=0.1", A + "clip_ratio_high=0.1"], [A + "clip_ratio_high=0.1"]),
+    (A + "loss_scale_factor=9", [], [A + "loss_agg_mode=seq-mean-token-sum-norm"]),
+    (A + "shuffle=True", ["data.train_batch_size=8"], ["data.train_batch_size=512"]),
+    (A + "ppo_micro_batch_size_per_gpu=4", [A + "use_dynamic_bsz=True"], []),
+    (R + "log_prob_micro_batch_size_per_gpu=4", [R + "log_prob_use_dynamic_bsz=True"], []),
+    (REF + "log_prob_micro_batch_size_per_gpu=4", [KL, REF + "log_prob_use_dynamic_bsz=True"], [KL]),
+    ("critic.ppo_micro_batch_size_per_gpu=4", ["critic.use_dynamic_bsz=True"], []),
+    (A + "ppo_max_token_len_per_gpu=4096", [A + "ppo_micro_batch_size_per_gpu=4"], []),
+    (R + "log_prob_max_token_len_per_gpu=4096", [R + "log_prob_micro_batch_size_per_gpu=4"], []),
+    (REF + "log_prob_max_token_len_per_gpu=4096", [KL, REF + "log_prob_micro_batch_size_per_gpu=4"], [KL]),
+    ("critic.ppo_max_token_len_per_gpu=4096", ["critic.ppo_micro_batch_size_per_gpu=4"], []),
+    (A + "optim.lr_warmup_steps_ratio=0.1", [A + "optim.lr_warmup_steps=3"], []),
+    ("critic.optim.lr_warmup_steps_ratio=0.1", ["critic.optim.lr_warmup_steps=3"], []),
+    (A + "optim.min_lr_ratio=0.1", [], [A + "optim.lr_scheduler_type=cosine"]),
+    ("critic.optim.min_lr_ratio=0.1", [], ["critic.optim.lr_scheduler_type=cosine"]),
+    (R + "val_kwargs.temperature=0.5", [], [R + "val_kwargs.do_sample=True"]),
+    (R + "gpu_memory_utilization=0.4", ["trainer.device=cpu"], ["trainer.device=cuda"]),
+    (A + "fsdp_config.param_offload=True", ["trainer.n_gpus_per_node=1"], [TWO]),
+    ("critic.fsdp_config.param_offload=True", ["trainer.n_gpus_per_node=1"], [TWO]),
+    (REF + "fsdp_config.param_offload=True", [KL, "trainer.n_gpus_per_node=1"], [KL, TWO]),
+    (REF + "fsdp_config.optimizer_offload=True", [KL], None),
+    ("data.truncation=left", [], ["data.filter_overlong_prompts=False"]),
+    (R + "engine_kwargs.vllm.swap_space=4", [], [R + "name=vllm"]),
+    ("data.seed=3", ["data.shuffle=False"], []),
+    ("trainer.resume_from_path=/x", [], ["trainer.resume_mode=resume_path"]),
+    ("trainer.total_epochs=3", ["trainer.total_training_steps=9"], []),
+    ("trainer.test_freq=3", [], [VAL]),
+    ("trainer.save_freq=3", [VAL, "trainer.val_only=True"], [VAL]),
+    ("reward.custom_reward_function.name=f", [], ["reward.custom_reward_function.path=r.py"]),
+]
+
+
+def idle(word, others):
+    key = word.partition("=")[0].removesuffix(".vllm.swap_space")
+    return [note for note in load([word, *others]).notes if "no effect" in note and key in note.partition(" ha")[0]]
+
+
+@pytest.mark.parametrize(("word", "silent", "_loud"), CASES, ids=[f"{word}|{silent}" for word, silent, _ in CASES])
+def test_said_once_when_idle(word, silent, _loud):
+    assert len(idle(word, silent)) == 1
+
+
+@pytest.mark.parametrize(("word", "_silent", "loud"), CASES, ids=[f"{word}|{loud}" for word, _, loud in CASES])
+def test_not_said_when_it_works(word, _silent, loud):
+    if loud is not None:
+        assert idle(word, loud) == []
+
+
+def test_every_row_has_a_case():
+    because = {row.because for row in IDLE}
+    said = {note.partition("effect: ")[2] for word, silent, _ in CASES for note in idle(word, silent)}
+    assert because <= said
+
+
+def test_keys_of_one_row_share_a_line():
+    notes = load([GRPO, "critic.optim.lr=1e-5", "critic.model.path=x", R + "n=4"]).notes
+    assert "critic.model.path, critic.optim.lr have no effect: algorithm.adv_estimator trains no critic" in notes
+
+
+def test_what_was_not_given_is_not_mentioned():
+    assert not any("no effect" in note for note in load([GRPO]).notes)
