@@ -66,17 +66,52 @@ def pack(lengths: Sequence[int], max_tokens: int | None, max_rows: int | None = 
 def split_for_ranks(
     batch: TokenBatch, ranks: int, max_tokens: int | None, max_rows: int | None = None
 ) -> list[tuple[TokenBatch, ...]]:
-    """Micro-batches for each rank, the same number for all. Rows of weight 0 fill the ranks that have fewer."""
+    """Micro-batches for each rank, the same number for all. Rows of weight 0 fill the ranks that have fewer.
+
+    Trajectories of one prompt stay together where that leaves the ranks balanced, so that a forward computes the prompt
+    that they share once.
+    """
     lengths = batch.lengths.tolist()
-    shares = balance(lengths, ranks)
-    packed = [pack([lengths[i] for i in share], max_tokens, max_rows) for share in shares]
+    units = _units(batch, ranks, max_tokens, max_rows)
+    costs = [sum(lengths[row] for row in unit) for unit in units]
+    shares = balance(costs, ranks)
+    packed = [_pack_units([units[i] for i in share], lengths, max_tokens, max_rows) for share in shares]
     most = max(len(bins) for bins in packed)
     shortest = min(range(len(lengths)), key=lambda i: (lengths[i], i))
     filler = batch.select([shortest]).with_weight(0.0)
-    return [
-        tuple(batch.select([share[i] for i in rows]) for rows in bins) + (filler,) * (most - len(bins))
-        for share, bins in zip(shares, packed, strict=True)
+    return [tuple(batch.select(rows) for rows in bins) + (filler,) * (most - len(bins)) for bins in packed]
+
+
+# With fewer units per rank than this, whole groups would leave some ranks waiting for others.
+_UNITS_PER_RANK = 4
+
+
+def _units(batch: TokenBatch, ranks: int, max_tokens: int | None, max_rows: int | None) -> list[list[int]]:
+    """What is shared out in one piece: the rows of a group, as far as they fit a micro-batch; else single rows."""
+    single = [[row] for row in range(batch.row_count)]
+    if not batch.has("group"):
+        return single
+    groups: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.group.tolist()):
+        groups.setdefault(group, []).append(row)
+    lengths = batch.lengths.tolist()
+    units = [
+        [rows[i] for i in part]
+        for rows in groups.values()
+        for part in pack([lengths[row] for row in rows], max_tokens, max_rows)
     ]
+    return units if ranks == 1 or len(units) >= _UNITS_PER_RANK * ranks else single
+
+
+def _pack_units(
+    units: Sequence[Sequence[int]], lengths: Sequence[int], max_tokens: int | None, max_rows: int | None
+) -> list[list[int]]:
+    """Rows of whole units to micro-batches, within the same bounds as ``pack``."""
+    if max_rows is not None and max_tokens is not None:
+        raise ValueError("a micro-batch is bounded by tokens or by rows, not by both")
+    size, most = (len, max_rows) if max_rows is not None else (lambda unit: sum(lengths[i] for i in unit), max_tokens)
+    bins = pack([size(unit) for unit in units], most)
+    return [sorted(row for i in chosen for row in units[i]) for chosen in bins]
 
 
 def mini_batches(batch: TokenBatch, prompts_per_update: int, order: Sequence[int] | None = None) -> list[TokenBatch]:

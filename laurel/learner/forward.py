@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from laurel.batch.token_batch import TokenBatch
-from laurel.models.attention import Packing, use
+from laurel.models.attention import Packing, Shared, use
 from laurel.models.heads import token_log_probs
 from laurel.models.load import ValueModel, backbone_of
 
@@ -37,10 +37,9 @@ class PolicyForward(nn.Module):
         """``log_probs[t]`` and entropy of the distribution that token t is drawn from, both (T,) float32; 0 at tokens
         that were not sampled. The hidden state before token t predicts it, so only those states go through the head.
         """
-        hidden = hidden_states(self.module, batch)
         head = self.module.get_output_embeddings()
         log_probs, entropies = token_log_probs(
-            hidden.index_select(0, positions - 1),
+            states_before(self.module, batch, positions),
             head.weight,
             batch.input_ids[positions],
             temperature=self.temperature,
@@ -59,23 +58,64 @@ class ValueForward(nn.Module):
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
         """``values[t]`` is the value of the tokens before t; (T,) float32, 0 at tokens that were not sampled."""
-        hidden = hidden_states(self.module, batch).index_select(0, positions - 1)
+        hidden = states_before(self.module, batch, positions)
         head = self.module.value_head
         values = head(hidden.to(head.weight.dtype))[:, 0].float()
         return _spread(values, positions, batch)
 
 
-def hidden_states(module: Any, batch: TokenBatch) -> Tensor:
-    """(T, H): the last hidden state of each token, rows not seeing each other."""
+def states_before(module: Any, batch: TokenBatch, positions: Tensor) -> Tensor:
+    """(R, H): the last hidden state of the token before each of ``positions`` (R,), rows not seeing each other.
+
+    A prompt that several rows of one group begin with is computed once: with n samples of a prompt of P tokens and
+    responses of R, that is P + n R tokens instead of n (P + R).
+    """
     backbone = backbone_of(module)
     use(backbone)
+    shared = shared_prompts(batch)
+    tokens, wanted = batch.input_ids, positions - 1
+    places = batch.position_ids
+    if shared is not None:
+        tokens, places, wanted = tokens[shared.kept], places[shared.kept], shared.source[wanted]
     output = backbone(
-        input_ids=batch.input_ids[None],
-        position_ids=batch.position_ids[None],
+        input_ids=tokens[None],
+        position_ids=places[None],
         use_cache=False,
-        packing=Packing.of(batch.cu_seqlens, batch.input_ids.device),
+        packing=Packing.of(batch.cu_seqlens, tokens.device, shared),
     )
-    return output.last_hidden_state[0]
+    return output.last_hidden_state[0].index_select(0, wanted)
+
+
+def shared_prompts(batch: TokenBatch) -> Shared | None:
+    """Which prompt tokens stand for those of other rows of their group; None if no two rows share one.
+
+    Example: rows (5 6 | 7) and (5 6 | 8 9) of one group, prompts before the bar: tokens 0 1 2 5 6 are computed, and
+    the second row's prompt is the first's: ``source`` is 0 1 2 0 1 3 4.
+    """
+    if not batch.has("group") or batch.row_count == 1:
+        return None
+    leader_of: dict[int, int] = {}
+    leaders = [leader_of.setdefault(group, row) for row, group in enumerate(batch.group.tolist())]
+    if len(leader_of) == batch.row_count:
+        return None
+    device, row = batch.input_ids.device, batch.row_of_token
+    leader = torch.tensor(leaders, device=device)
+    place = torch.arange(batch.token_count, device=device)
+    within = place - batch.cu_seqlens[row]
+    # A row's prompt ends where its first sampled token is
+    prompt = batch.lengths.scatter_reduce(
+        0, row, torch.where(batch.response_mask, within, batch.lengths[row]), reduce="amin"
+    )
+    candidate = (within < prompt[row]) & (leader[row] != row) & (prompt[leader] == prompt)[row]
+    source = torch.where(candidate, batch.cu_seqlens[leader][row] + within, place)
+    differs = torch.zeros_like(prompt).index_add_(0, row, (batch.input_ids[source] != batch.input_ids).long())
+    source = torch.where((differs == 0)[row], source, place)
+    kept = (source == place).nonzero()[:, 0]
+    if kept.numel() == batch.token_count:
+        return None
+    number = torch.full_like(place, -1)
+    number[kept] = torch.arange(kept.numel(), device=device)
+    return Shared(kept, number[source])
 
 
 def _spread(values: Tensor, positions: Tensor, batch: TokenBatch) -> Tensor:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
@@ -19,17 +19,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from laurel.config.tree import Model
+from laurel.learner.dist import Ranks
+from laurel.learner.optim import Optimizer
 from laurel.models.load import ValueModel, save_description
 from laurel.types import LaurelError
-
-if TYPE_CHECKING:
-    from laurel.learner.learner import _Learner
 
 FORMAT_VERSION = 1
 DESCRIPTION = "huggingface"
 STATE = "state.json"
 PARAM = "param/"
 _HEADER = "laurel"
+
+
+class Trained(Protocol):
+    """What of a learner is saved. ``copies`` is how many ranks hold the same shard."""
+
+    role: str
+    module: Any
+    model: Model
+    ranks: Ranks
+    copies: int
+    optimizer: Optimizer | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def rows_of(tensor: Tensor) -> Rows:
     return Rows(shape, first, count)
 
 
-def save_role(learner: _Learner, folder: Path) -> None:
+def save_role(learner: Trained, folder: Path) -> None:
     """This rank's shard; rank 0 adds counts and the model's description. One replica of each shard is written."""
     optimizer = learner.optimizer
     if optimizer is None:
@@ -85,7 +96,7 @@ def save_role(learner: _Learner, folder: Path) -> None:
     learner.ranks.barrier()
 
 
-def load_role(learner: _Learner, folder: Path) -> None:
+def load_role(learner: Trained, folder: Path) -> None:
     optimizer = learner.optimizer
     if optimizer is None:
         raise ValueError(f"the {learner.role} is frozen; it is loaded from its model, not from a checkpoint")

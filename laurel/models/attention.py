@@ -37,13 +37,25 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """Rows that begin with the same tokens, which the model computes once: C <= T tokens stand for all T.
+
+    ``kept`` (C,) are the tokens that are computed, among all T; ``source`` (T,) is which of the C computed tokens each
+    of the T is. Only attention sees all T, since a token's neighbours are those of its row.
+    """
+
+    kept: Tensor
+    source: Tensor
+
+
+@dataclass(frozen=True)
 class Packing:
     """Where rows begin in a packed sequence of T tokens, and on a CPU how to lay them out for attention.
 
     ``cu_seqlens`` (N + 1,) int32 and ``max_seqlen`` are what a varlen kernel wants. The CPU lays rows out in
     ``buckets``, padded on the right to P places in all: ``padded`` (P,) is the token at each place (padding repeats
     the row's last token, which no earlier query sees), ``place`` (T,) the place of each token. Both are None when all
-    rows have one length, so that a view does.
+    rows have one length, so that a view does. With ``shared`` the model's tokens are the C computed ones.
     """
 
     cu_seqlens: Tensor
@@ -51,21 +63,22 @@ class Packing:
     buckets: tuple[Bucket, ...] = ()
     padded: Tensor | None = field(default=None, repr=False)
     place: Tensor | None = field(default=None, repr=False)
+    shared: Shared | None = field(default=None, repr=False)
 
     @staticmethod
-    def of(cu_seqlens: Tensor, device: torch.device | str) -> Packing:
+    def of(cu_seqlens: Tensor, device: torch.device | str, shared: Shared | None = None) -> Packing:
         """The packing of rows that begin at ``cu_seqlens`` (N + 1,), for tensors on ``device``."""
         starts = cu_seqlens.to("cpu", torch.int64)
         lengths = starts.diff()
         longest = int(lengths.max())
         if torch.device(device).type != "cpu":
-            return Packing(starts.to(device, torch.int32, non_blocking=True), longest)
+            return Packing(starts.to(device, torch.int32, non_blocking=True), longest, shared=shared)
         if bool((lengths == longest).all()):
-            return Packing(starts.int(), longest, (Bucket(lengths.numel(), longest),))
+            return Packing(starts.int(), longest, (Bucket(lengths.numel(), longest),), shared=shared)
         buckets, padded, own = _lay_out(starts[:-1], lengths)
         place = torch.empty(int(starts[-1]), dtype=torch.int64)
         place[padded[own]] = own.nonzero()[:, 0]
-        return Packing(starts.int(), longest, buckets, padded, place)
+        return Packing(starts.int(), longest, buckets, padded, place, shared)
 
 
 def _lay_out(starts: Tensor, lengths: Tensor) -> tuple[tuple[Bucket, ...], Tensor, Tensor]:
@@ -135,7 +148,8 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Causal attention within each row: query (1, Hq, T, D), key and value (1, Hkv, T, D) to (1, T, Hq, D).
 
-    Rows are given by ``packing``, or by ``cu_seqlens`` alone (a packing made for each layer: slower).
+    Rows are given by ``packing``, or by ``cu_seqlens`` alone (a packing made for each layer: slower). With
+    ``packing.shared`` the tensors hold the C computed tokens instead of all T.
     """
     if packing is None:
         if cu_seqlens is None:
@@ -154,11 +168,15 @@ def packed_attention(
             f"{type(module).__name__} wants soft-capped logits or attention sinks, which packed attention lacks"
         )
     q, k, v = (x.transpose(1, 2)[0] for x in (query, key, value))  # (T, H, D)
-    if q.device.type == "cpu":
-        return _on_cpu(q, k, v, packing, scaling, dropout)[None], None
-    if dropout:
+    if dropout and q.device.type != "cpu":
         raise LaurelError(f"attention_dropout={dropout}: packed attention on a GPU has no dropout; set it to 0")
-    return _varlen(q, k, v, packing, scaling)[None], None
+    if packing.shared is not None:
+        q, k, v = (x.index_select(0, packing.shared.source) for x in (q, k, v))
+    on_cpu = q.device.type == "cpu"
+    out = _on_cpu(q, k, v, packing, scaling, dropout) if on_cpu else _varlen(q, k, v, packing, scaling)
+    if packing.shared is not None:
+        out = out.index_select(0, packing.shared.kept)
+    return out[None], None
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float | None, dropout: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from laurel.config.tree import Model
 from laurel.models import attention as packed
+from laurel.models.hub import hub_answers
 from laurel.types import LaurelError
 
 if TYPE_CHECKING:
@@ -212,13 +212,14 @@ def _fetch(load: Any, model: Model, what: str, **kwargs: Any) -> Any:
         raise LaurelError(
             f"model folder {path!r} does not exist; give an existing folder or a hub id such as Qwen/Qwen2.5-0.5B"
         )
-    # Bars of every rank would run into each other in one log
-    disable_progress_bar()
-    # A hub that cannot be reached is asked once more, not for minutes.
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "10")
+    disable_progress_bar()  # bars of every rank would run into each other in one log
+    is_folder = where.is_dir()
+    if not is_folder:
+        # Without a network, what was fetched before still loads
+        kwargs["local_files_only"] = not hub_answers()
     try:
-        return load(where if where.is_dir() else path, trust_remote_code=model.trust_remote_code, **kwargs)
+        return load(where if is_folder else path, trust_remote_code=model.trust_remote_code, **kwargs)
     except (OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        cure = "check the folder" if where.is_dir() else "check the name and the network, or give a local folder"
+        cure = "check the folder" if is_folder else "check the name and the network, or give a local folder"
         raise LaurelError(f"{what} of {path!r} could not be loaded ({said}); {cure}") from error

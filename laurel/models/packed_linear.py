@@ -39,7 +39,7 @@ class PackedLinears:
         self._made_of: list[tuple[int, int]] = []
 
     def pack(self) -> None:
-        """Pack what is not packed, or was packed from other values. In-place updates are seen by their version count."""
+        """Pack what is not packed, or was packed from other values: an in-place update raises a version count."""
         made_of = [(layer.weight.data_ptr(), layer.weight._version) for layer in self._layers]
         if made_of != self._made_of:
             self._packed = []  # the old copies go before the new ones come

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from laurel.models.served import unserved
 from laurel.types import LaurelError
 
 NAME = "slots"
+_served: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,14 @@ def register() -> None:
 
 @contextmanager
 def serving(module: nn.Module) -> Iterator[None]:
-    """Within it ``module`` is in eval mode and attends through slots; a learner finds it as it was afterwards."""
+    """Within it ``module`` is in eval mode and attends through slots; a learner finds it as it was afterwards.
+
+    A LaurelError if another engine is running on the module: one would switch it back under the other.
+    """
+    if module in _served:
+        raise LaurelError(f"another engine is running on this {type(module).__name__}; use one engine per module")
     register()
+    _served.add(module)
     config: Any = module.config
     before, training = config._attn_implementation, module.training
     config._attn_implementation = NAME
@@ -211,6 +219,7 @@ def serving(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        _served.discard(module)
         config._attn_implementation = before
         if training:
             module.train()

@@ -150,5 +150,5 @@ def _shares(
     group: WorkerGroup, batch: TokenBatch, budget: Budget
 ) -> tuple[list[Sequence[TokenBatch]], list[ObjectRef[Sequence[TokenBatch]]]]:
     """The micro-batches of each rank, and each rank's in the object store."""
-    shares = share_forward(slim(batch, _FORWARD), budget, ranks=group.world)
+    shares = share_forward(slim(batch, _FORWARD, _ROWS), budget, ranks=group.world)
     return shares, [ray.put(share) for share in shares]

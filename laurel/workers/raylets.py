@@ -63,10 +63,10 @@ def current_cluster_file() -> Path:
 def short_temp_dir() -> Path:
     """A new private folder whose path is short enough for the sockets that Ray puts below it.
 
-    A socket's path holds at most 107 bytes, and Ray adds about 64 to the folder's own.
+    A socket's path holds at most 107 bytes, and Ray adds about 65 to the folder's own.
     """
     root = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="laurel-", dir=root if len(os.fsencode(root)) <= 24 else "/tmp"))
+    return Path(tempfile.mkdtemp(prefix="laurel-", dir=root if len(os.fsencode(root)) <= 20 else "/tmp"))
 
 
 def _flag(command: Sequence[bytes], name: bytes) -> str:

@@ -99,7 +99,7 @@ class RaySession:
             "log_to_driver": False,  # worker output stays in its log; errors come back with the last lines of it
             "num_cpus": usable_cores(),
             "object_store_memory": object_store_bytes(),
-            "_temp_dir": str(self._folder),
+            "_temp_dir": str(self._folder / "r"),  # Ray opens its folder to everybody; ours around it stays private
             # Ray would start an idle Python process per core, which nobody uses.
             "_system_config": {"prestart_worker_first_driver": False},
         }

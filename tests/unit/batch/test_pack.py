@@ -75,3 +75,25 @@ def test_gather_names_rows_that_are_missing():
     batch = batch_of([2, 3])
     with pytest.raises(ValueError, match=r"log_probs is missing or NaN for rows \[1\] of 2"):
         gather_tokens(batch, "log_probs", [(batch.select([0]), torch.zeros(2))])
+
+
+def test_trajectories_of_a_prompt_stay_in_one_micro_batch_if_they_fit():
+    batch = batch_of([3, 4, 5, 3, 4, 5, 3, 4], group_size=2)
+    (share,) = split_for_ranks(batch, ranks=1, max_tokens=16)
+    assert sorted(sorted(micro.group.tolist()) for micro in share) == [[0, 0, 2, 2], [1, 1, 3, 3]]
+
+
+def test_a_group_above_the_budget_is_cut():
+    batch = batch_of([6, 6, 6], group_size=3)
+    (share,) = split_for_ranks(batch, ranks=1, max_tokens=12)
+    assert sorted(len(micro.index) for micro in share) == [1, 2]
+
+
+def test_few_groups_over_many_ranks_are_shared_out_by_rows():
+    shares = split_for_ranks(batch_of([5, 5, 5, 5], group_size=4), ranks=2, max_tokens=None)
+    assert [micro.row_count for share in shares for micro in share] == [2, 2]
+
+
+def test_micro_batches_of_a_number_of_rows():
+    (share,) = split_for_ranks(batch_of([2] * 6, group_size=3), ranks=1, max_tokens=None, max_rows=3)
+    assert [micro.group.tolist() for micro in share] == [[0, 0, 0], [1, 1, 1]]

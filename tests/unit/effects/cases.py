@@ -101,6 +101,7 @@ def batch_of(lengths: Sequence[int], *, prompt: int = 2, groups: Sequence[int] |
 def noise(count: int, seed: int = 0) -> Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(seed))
 
+
 def write_rows(path: Path, questions: Sequence[str], **columns: Any) -> None:
     """A row per question, with what it is asked twice: as chat messages, and as text under ``question``."""
     rows = [

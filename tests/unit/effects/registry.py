@@ -1,7 +1,7 @@
 """Which test observes what a setting does: one entry for every key of laurel/config/tree.py.
 
-A test declares itself with ``@effect(key, ...)`` and runs once for each key, which it gets as ``key``. It loads at least
-two configurations that differ in that key through the ``settings`` fixture (conftest.py fails it otherwise) and
+A test declares itself with ``@effect(key, ...)`` and runs once for each key, which it gets as ``key``. Through the
+``settings`` fixture it loads at least two configurations that differ in that key (conftest.py fails it otherwise), and
 asserts that the code which consumes them behaves differently, and how.
 """
 

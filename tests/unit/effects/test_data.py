@@ -55,9 +55,7 @@ def test_train_batch_size_is_prompts_per_step(key, settings):
 def test_max_prompt_length_drops_longer_prompts(key, settings, tmp_path):
     write_rows(tmp_path / "mine.jsonl", ["1+1=", "10+1=", "100+1="])  # 7, 8 and 9 tokens with the template
     kept = {
-        length: questions(
-            prepare(settings(f"data.train_files={tmp_path}/mine.jsonl", f"{key}={length}")).train_prompts
-        )
+        length: questions(prepare(settings(f"data.train_files={tmp_path}/mine.jsonl", f"{key}={length}")).train_prompts)
         for length in (7, 8, 16)
     }
     assert kept == {7: ["1+1="], 8: ["1+1=", "10+1="], 16: ["1+1=", "10+1=", "100+1="]}
@@ -81,7 +79,7 @@ def test_truncation_decides_what_is_left_of_a_long_prompt(key, settings):
     assert first("left") == "3+3=<|assistant|>"
     assert first("right") == "<bos><|user|>3+3"
     assert first("middle") == "<bos><|user|>3=<|assistant|>"
-    with pytest.raises(DataError, match="set data.filter_overlong_prompts=True"):
+    with pytest.raises(DataError, match=r"set data\.filter_overlong_prompts=True"):
         first("error")
 
 

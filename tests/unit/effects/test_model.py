@@ -59,7 +59,9 @@ def test_a_critic_of_its_own_leaves_the_actor_alone(key, settings, inputs):
 
 @effect(f"{ACTOR}.tokenizer_path")
 def test_tokenizer_path_decides_the_token_ids(key, settings, inputs):
-    own, other = (prepare(config).train_prompts[3].input_ids for config in (settings(), settings(f"{key}={inputs}/other")))
+    own, other = (
+        prepare(config).train_prompts[3].input_ids for config in (settings(), settings(f"{key}={inputs}/other"))
+    )
     assert own[:2] == other[:2]  # <bos><|user|>: special tokens come first in both
     assert own[2] != other[2]
 

@@ -1,7 +1,6 @@
 import pytest
 
 from laurel.learner.dist import ONE_RANK, Meeting, interface_to, join
-from laurel.learner.parallelize import shard_groups
 from laurel.types import LaurelError
 
 
@@ -32,12 +31,3 @@ def test_a_rank_that_nobody_meets_says_where_it_waited():
 def test_the_loopback_is_reached_by_the_loopback():
     assert interface_to("127.0.0.1") == "lo"
     assert interface_to("no-such-host.invalid") is None
-
-
-def test_shard_groups():
-    assert shard_groups(4, -1) == (1, 4)
-    assert shard_groups(4, 2) == (2, 2)
-    assert shard_groups(4, 1) == (4, 1)
-    assert shard_groups(4, 8) == (1, 4)
-    with pytest.raises(ValueError, match="fsdp_size=3 does not divide 4 ranks"):
-        shard_groups(4, 3)

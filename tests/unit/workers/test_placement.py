@@ -1,4 +1,19 @@
-from laurel.workers.placement import Node, Place, Placement, Wanted, address_key, explain, shortage, state
+from types import SimpleNamespace
+
+import pytest
+
+from laurel.workers import placement
+from laurel.workers.placement import (
+    Node,
+    Place,
+    Placement,
+    PlacementError,
+    Wanted,
+    address_key,
+    explain,
+    shortage,
+    state,
+)
 
 TWO_OF_EIGHT = Wanted(2, 8, "cuda")
 
@@ -58,6 +73,22 @@ def test_simulated_nodes_share_the_cores_of_their_machine():
     first, second, third = (
         Place(node(ip, host=host), i) for i, (ip, host) in enumerate([("a", "m"), ("b", "m"), ("c", "n")])
     )
-    placement = Placement(None, (first, second, third), Wanted(3, 4, "cpu"))
-    assert placement.ranks_on_host(first) == placement.ranks_on_host(second) == 8
-    assert placement.ranks_on_host(third) == 4
+    held = Placement(None, (first, second, third), Wanted(3, 4, "cpu"))
+    assert held.ranks_on_host(first) == held.ranks_on_host(second) == 8
+    assert held.ranks_on_host(third) == 4
+
+
+def test_a_ray_of_our_own_does_not_wait_for_nodes_that_cannot_come(monkeypatch):
+    monkeypatch.setattr(placement, "alive_nodes", lambda: [node("10.0.0.1")])
+    with pytest.raises(PlacementError, match="no room for this run: 2 nodes with a free CPU each wanted"):
+        placement.reserve(Wanted(2, 1, "cpu"), timeout_s=600, alone=True)
+
+
+def test_the_drivers_node_comes_first_and_the_others_by_address(monkeypatch):
+    nodes = [node("10.0.0.10"), node("10.0.0.9"), node("10.0.0.30")]
+    table = {"bundles_to_node_id": {0: "id-10.0.0.10", 1: "id-10.0.0.30", 2: "id-10.0.0.9"}}
+    monkeypatch.setattr(placement, "placement_group_table", lambda group: table)
+    context = SimpleNamespace(get_node_id=lambda: "id-10.0.0.30")
+    monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: context)
+    places = placement.in_rank_order(None, nodes)
+    assert [(place.node.ip, place.bundle) for place in places] == [("10.0.0.30", 1), ("10.0.0.9", 2), ("10.0.0.10", 0)]

@@ -47,7 +47,7 @@ def test_a_long_temporary_folder_is_avoided(tmp_path, monkeypatch):
     try:
         assert str(folder).startswith("/tmp/laurel-")
         assert folder.stat().st_mode & 0o777 == 0o700
-        longest = folder / "session_2026-12-01_03-52-22_092230_4194304/sockets/plasma_store.1"
+        longest = folder / "r/session_2026-12-01_03-52-22_092230_4194304/sockets/plasma_store.1"
         assert len(os.fsencode(longest)) <= 107
     finally:
         folder.rmdir()

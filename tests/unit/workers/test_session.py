@@ -100,8 +100,11 @@ def test_a_ray_of_our_own_asks_for_a_token_that_ends_with_it(fake_ray):
         assert seen["RAY_AUTH_MODE"] == "token"
         assert os.stat(seen["RAY_AUTH_TOKEN_PATH"]).st_mode & 0o777 == 0o600
         assert os.path.getsize(seen["RAY_AUTH_TOKEN_PATH"]) == 64
+        folder = os.path.dirname(seen["RAY_AUTH_TOKEN_PATH"])
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        assert os.path.dirname(arguments["_temp_dir"]) == folder, "Ray makes its own folder writable by everybody"
     assert fake_ray.calls[1:] == ["shutdown"]
-    assert not os.path.exists(arguments["_temp_dir"])
+    assert not os.path.exists(folder)
     assert "RAY_AUTH_MODE" not in os.environ
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 

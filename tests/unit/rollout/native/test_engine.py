@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny_models import VOCAB, full_log_probs, prompt, request, tiny
 
+from laurel.models.slots import serving
 from laurel.rollout.engine import EngineError
 from laurel.rollout.seeds import uniform
 from laurel.types import LaurelError
@@ -162,8 +163,33 @@ def test_abort_gives_what_is_there(engine):
     assert running.result(60).finish_reason == "abort"
     assert len(running.result().token_ids) < 4000
     assert (waiting.result(60).token_ids, waiting.result().finish_reason) == ((), "abort")
+    found = after.result(60)
     plain = answers(engine(module), [request("plain", prompt(6), max_tokens=3, temperature=0)])[0]
-    assert after.result(60).token_ids == plain.token_ids
+    assert found.token_ids == plain.token_ids
+
+
+def test_two_engines_cannot_run_on_one_module(engine):
+    module = tiny()
+    with serving(module), pytest.raises(LaurelError, match="another engine is running on this LlamaForCausalLM"):
+        engine(module).submit(request(0, prompt(4))).result(60)
+    assert module.config._attn_implementation != "slots"
+
+
+def test_long_answers_use_packed_weights_and_never_old_ones(engine):
+    """From 16 tokens on a CPU lays weights out; an update in place is seen even if nobody says so."""
+    module, other = tiny(seed=0), tiny(seed=1)
+    one = engine(module)
+    asked = request(0, prompt(5), max_tokens=20, temperature=0)
+    short = answers(one, [request("short", prompt(5), max_tokens=15, temperature=0)])[0]
+    assert not one._linears.ready
+    assert answers(one, [asked])[0].token_ids[:15] == short.token_ids
+    assert one._linears.ready
+    with torch.no_grad():
+        for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+            mine.copy_(theirs)
+    assert answers(one, [asked])[0].token_ids == answers(engine(other), [asked])[0].token_ids
+    asyncio.run(one.sleep())
+    assert not one._linears.ready
 
 
 def test_cancelling_an_await_aborts_the_request(engine):

@@ -1,0 +1,65 @@
+"""What goes wrong ends the run soon, with an exit code and a sentence that says what and where."""
+
+import resource
+import time
+
+import pytest
+from e2e.runs import run_command
+
+REWARD = """
+def judged(data_source, solution_str, ground_truth, extra_info):
+    return {body} if extra_info["index"] == 17 else 1.0
+"""
+# 32 of 32 rows are drawn in each step, so row 17 comes in the first.
+SHORT = [
+    "algorithm.adv_estimator=grpo",
+    "actor_rollout_ref.rollout.n=4",
+    "data.train_max_samples=32",
+    "data.train_batch_size=32",
+    "trainer.total_training_steps=2",
+    "trainer.val_before_train=False",
+    "reward.custom_reward_function.name=judged",
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("float('nan')", "returned nan; a score must be finite"),
+        ("None", "returned None of type NoneType; return a number or a dict with 'score'"),
+    ],
+    ids=["raises", "nan", "none"],
+)
+def test_a_failing_reward_function_ends_the_run_with_its_name_and_row(body, said, train, tmp_path):
+    file = tmp_path / "judge.py"
+    file.write_text(REWARD.format(body=body))
+    run = train(*SHORT, f"reward.custom_reward_function.path={file}")
+    assert run.code == 1, run.text
+    error = run.text[run.text.index("error: ") :]
+    assert f"reward function {file}:judged on row 17 (data_source 'test/reversal'" in error
+    assert said in error
+    assert list(run.folder.glob("global_step_*")) == []
+
+
+def test_a_wrong_count_of_arguments_is_found_before_anything_starts(train, tmp_path):
+    file = tmp_path / "judge.py"
+    file.write_text("def judged(solution_str, ground_truth):\n    return 1.0\n")
+    started = time.monotonic()
+    run = train(*SHORT, f"reward.custom_reward_function.path={file}")
+    assert run.code in (1, 2), run.text
+    assert "judged" in run.text
+    assert time.monotonic() - started < 120
+
+
+def test_a_mistyped_key_ends_the_command_with_2_within_3_seconds(task, tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = run_command([*task.arguments(), "data.train_batchsize=32", "trainer.nnodes=0"], folder=tmp_path, timeout_s=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run.code == 2, run.text
+    assert "error: 2 problems in the configuration:" in run.text
+    assert "data.train_batchsize" in run.text
+    assert "data.train_batch_size" in run.text, "the nearest key is named"
+    assert "trainer.nnodes=0" in run.text
+    # Processor time, so that a busy machine does not count against it
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3

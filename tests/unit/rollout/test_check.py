@@ -1,0 +1,65 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from laurel.config.tree import Config
+from laurel.rollout import check as room
+from laurel.rollout.check import check
+
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def config(rollout, model=None):
+    return Config.model_validate({"actor_rollout_ref": {"rollout": rollout, "model": model or {}}})
+
+
+def found(rollout, model=None):
+    return [(p.field, p.value, p.machine) for p in check(config(rollout, model))]
+
+
+def test_the_defaults_are_fine():
+    assert check(Config()) == []
+
+
+@pytest.mark.parametrize(
+    ("rollout", "field", "value"),
+    [
+        ({"top_k": 0}, "top_k", 0),
+        ({"val_kwargs": {"top_k": -2}}, "val_kwargs.top_k", -2),
+        ({"val_kwargs": {"do_sample": True, "temperature": 0}}, "val_kwargs.temperature", 0),
+        ({"max_model_len": 100}, "max_model_len", 100),
+        ({"tensor_model_parallel_size": 2}, "tensor_model_parallel_size", 2),
+    ],
+)
+def test_contradictions_are_found(rollout, field, value):
+    assert found(rollout) == [(f"{ROLLOUT}.{field}", value, False)]
+
+
+def test_a_missing_engine_says_how_to_install_it_and_offers_native(monkeypatch):
+    monkeypatch.setattr(room, "find_spec", lambda name: None)
+    (problem,) = check(config({"name": "vllm", "tensor_model_parallel_size": 2}))
+    assert (problem.field, problem.value, problem.machine) == (f"{ROLLOUT}.name", "vllm", True)
+    assert "pip install 'laurel[vllm]'" in problem.cure
+    assert "name=native" in problem.cure
+
+
+def test_an_engine_that_is_installed_but_not_driven_yet(monkeypatch):
+    monkeypatch.setattr(room, "find_spec", lambda name: None if name.startswith("laurel") else object())
+    (problem,) = check(config({"name": "sglang"}))
+    assert "does not drive sglang yet" in problem.cure
+
+
+def test_a_model_that_the_native_engine_cannot_serve_is_found_from_its_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2", "attn_logit_softcapping": 50.0}))
+    (problem,) = check(config({}, {"path": str(tmp_path)}))
+    assert problem.field == "actor_rollout_ref.model.path"
+    assert "attn_logit_softcapping=50.0" in problem.cure
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert check(config({}, {"path": str(tmp_path)})) == []
+
+
+def test_the_check_needs_no_heavy_import():
+    code = "import sys, laurel.rollout.check; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -1,0 +1,128 @@
+import asyncio
+
+import pytest
+from tiny_models import prompt, request, tiny
+
+from laurel.rollout.collect import collect
+from laurel.rollout.pool import EnginePool
+from laurel.rollout.seeds import sample_seed
+from laurel.types import Completion, Prompt, SamplingParams, Score
+
+PROMPTS = [
+    Prompt(index=10 + i, input_ids=(i, i + 1), messages=(), data_source="test", ground_truth=i) for i in range(3)
+]
+SAMPLING = SamplingParams(max_tokens=4)
+
+
+def run(prompts=PROMPTS, n=2, **given):
+    async def answer(position, one):
+        await asyncio.sleep(0.01 * (5 - position))  # later prompts first
+        return Completion(one.id, (position, one.seed % 100), (-0.5, -0.25), "stop", policy_version=3)
+
+    settings = {
+        "generate": answer,
+        "seed": lambda one, sample: 100 * one.index + sample,
+        "score": lambda text, one, sample: Score(one.ground_truth + sample / 10),
+        "decode": lambda ids: "-".join(map(str, ids)),
+    }
+    return asyncio.run(collect(prompts, n=n, sampling=SAMPLING, **{**settings, **given}))
+
+
+def test_groups_come_in_prompt_order_and_scored():
+    progress = []
+    groups = run(on_done=lambda done, total: progress.append((done, total)))
+    assert [group.prompt.index for group in groups] == [10, 11, 12]
+    assert [[t.text for t in group.trajectories] for group in groups] == [
+        ["0-0", "0-1"],
+        ["1-0", "1-1"],
+        ["2-0", "2-1"],
+    ]
+    assert [[t.score.value for t in group.trajectories] for group in groups] == [[0.0, 0.1], [1.0, 1.1], [2.0, 2.1]]
+    last = groups[2].trajectories[1]
+    assert (last.sample, last.finish_reason, last.policy_version) == (1, "stop", 3)
+    assert (last.response_ids, last.turns[0].log_probs, last.turns[0].sampled) == ((2, 1), (-0.5, -0.25), True)
+    assert progress == [(i, 6) for i in range(1, 7)]
+
+
+def test_requests_name_their_group_and_carry_seed_and_sampling():
+    asked = []
+
+    async def answer(position, one):
+        asked.append((position, one))
+        return Completion(one.id, (1,), None, "length", 0)
+
+    run(generate=answer, tag="step7/")
+    assert [(position, one.id, one.group, one.seed) for position, one in asked] == [
+        (0, "step7/0/0", "step7/0", 1000),
+        (0, "step7/0/1", "step7/0", 1001),
+        (1, "step7/1/0", "step7/1", 1100),
+        (1, "step7/1/1", "step7/1", 1101),
+        (2, "step7/2/0", "step7/2", 1200),
+        (2, "step7/2/1", "step7/2", 1201),
+    ]
+    assert asked[3][1].prompt_ids == (1, 2)
+    assert asked[3][1].sampling == SAMPLING
+
+
+def test_keep_leaves_groups_out():
+    assert [g.prompt.index for g in run(keep=lambda group: group.trajectories[0].score.value != 1)] == [10, 12]
+
+
+def test_nothing_asked_is_nothing_collected():
+    assert run(prompts=[]) == []
+
+
+def test_what_is_missing_is_named_while_nothing_arrives():
+    lines = []
+
+    async def stuck(position, one):
+        await asyncio.sleep(0.25 if one.id == "1/1" else 0)
+        return Completion(one.id, (1,), None, "stop", 0)
+
+    run(generate=stuck, wait_s=0.1, on_wait=lines.append)
+    assert lines == ["nothing arrived for 0 s; waiting for 1 of 6 trajectories: prompt 11 sample 1"] * 2
+
+
+def test_the_first_error_ends_it_and_cancels_the_rest():
+    cancelled = []
+
+    async def broken(position, one):
+        if one.id == "0/1":
+            raise RuntimeError("engine lost")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(one.id)
+            raise
+
+    with pytest.raises(RuntimeError, match="engine lost"):
+        run(generate=broken)
+    assert sorted(cancelled) == ["0/0", "1/0", "1/1", "2/0", "2/1"]
+
+
+def test_an_error_of_the_score_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        run(score=lambda text, one, sample: Score(1 / 0))
+
+
+def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
+    """Two replicas give what one gives (tiny model, same seeds), and each prompt is prefilled once."""
+    module = tiny()
+    prompts = [Prompt(i, prompt(4 + i), (), "test", None) for i in range(4)]
+
+    def tokens(engines):
+        groups = run(
+            prompts,
+            n=3,
+            generate=EnginePool(engines).generate,
+            seed=lambda one, sample: sample_seed(1, 5, one.index, sample),
+            score=lambda text, one, sample: Score(0.0),
+        )
+        return [[t.response_ids for t in group.trajectories] for group in groups]
+
+    one = engine(module, max_slots=16)
+    alone = tokens([one])
+    assert one.counters.prefill_tokens == 4 + 5 + 6 + 7
+    assert tokens([engine(tiny()), engine(tiny())]) == alone
+    direct = one.submit(request("direct", prompt(6), seed=sample_seed(1, 5, 2, 1), max_tokens=4)).result(60)
+    assert direct.token_ids == alone[2][1]
