@@ -50,7 +50,10 @@ def _one_rank(config: Config, given: Given) -> bool:
 
 
 def _whole_batch_updates(config: Config, given: Given) -> bool:
-    return config.actor_rollout_ref.actor.ppo_mini_batch_size >= config.data.train_batch_size
+    sizes = [config.actor_rollout_ref.actor.ppo_mini_batch_size]
+    if config.critic.enable:
+        sizes.append(config.critic.ppo_mini_batch_size or sizes[0])
+    return min(sizes) >= config.data.train_batch_size
 
 
 def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -> tuple[Idle, Idle]:

@@ -151,16 +151,17 @@ class Optimizer:
 
     def _to_cpu(self) -> None:
         if self.offload:
-            self._move_moments(torch.device("cpu"))
+            self._move_moments("cpu")
 
     def _to_device(self) -> None:
         if self.offload:
-            self._move_moments(self.ranks.device)
+            self._move_moments(None)
 
-    def _move_moments(self, device: torch.device) -> None:
-        for state in self.adam.state.values():
+    def _move_moments(self, device: str | None) -> None:
+        """None is where each master is: on the CPU too if parameters are offloaded as well."""
+        for master, state in self.adam.state.items():
             for name in _MOMENTS:
-                state[name] = state[name].to(device)
+                state[name] = state[name].to(device or master.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, this rank's parts: ``param/NAME`` (the masters) and ``exp_avg/NAME``,

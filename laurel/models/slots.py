@@ -32,6 +32,10 @@ class CacheShape:
     kv_heads: int
     head_dim: int
 
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Memory that one token of one sequence takes in the cache."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * dtype.itemsize
+
 
 def cache_shape(module: nn.Module, max_len: int) -> CacheShape:
     """The shape of ``module``'s KV cache; a LaurelError says why if the model cannot be served up to ``max_len``."""

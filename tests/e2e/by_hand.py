@@ -53,7 +53,7 @@ class HandStarted:
 def cluster_by_hand(nodes: int) -> Iterator[HandStarted]:
     """``ray start --head`` and ``ray start --address`` for the other nodes; one CPU each."""
     folder = Path(tempfile.mkdtemp(prefix="lh-", dir="/tmp"))  # short: Ray puts sockets below it
-    ports = free_ports(2 + nodes)
+    ports = free_ports(3 + nodes)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "LAUREL_"))},
         "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -69,8 +69,12 @@ def cluster_by_hand(nodes: int) -> Iterator[HandStarted]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(nodes):
-            place = [*head, "--ray-client-server-port=0"] if number == 0 else [f"--address={ip}:{ports[0]}"]
-            processes.append(_start(place, ip, ports[2 + number], folder / f"node{number}.log", environment))
+            # Real nodes have a /tmp of their own; in a shared one the second copy of a job's code replaces the first
+            own = f"--temp-dir={folder}/{number}"
+            place = (
+                [*head, f"--ray-client-server-port={ports[2]}"] if number == 0 else [f"--address={ip}:{ports[0]}", own]
+            )
+            processes.append(_start(place, ip, ports[3 + number], folder / f"node{number}.log", environment))
             _wait_for(folder / f"node{number}.log", processes[-1])
         yield HandStarted(f"{ip}:{ports[0]}", f"http://127.0.0.1:{ports[1]}", environment, folder)
     finally:

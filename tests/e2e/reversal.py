@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from laurel.models.tiny import warm_start, write_tiny_model
 
@@ -57,7 +61,8 @@ def write_task(folder: Path) -> Task:
         for pair in train
         for _ in range(6)
     ]
-    warm_start(model, lessons, steps=200)
+    with one_thread():
+        warm_start(model, lessons, steps=200)
 
     reward = folder / "reward.py"
     reward.write_text(REWARD)
@@ -71,6 +76,17 @@ def write_task(folder: Path) -> Task:
         reward=reward,
         best_constant=1 / len(val),  # every answer is right for exactly one prompt
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads of torch decide the last bits of a warm start, and two of them crawl beside another busy process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _write(path: Path, prompts: list[str], answers: list[str]) -> Path:

@@ -21,7 +21,7 @@ from laurel.trainer.main_ppo import main
 REPOSITORY = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "laurel.trainer.main_ppo"]
 # Metrics that depend on the clock; every other number must be the same in two equal runs.
-CLOCK = ("timing_s/", "timing_per_token_ms/", "perf/")
+CLOCK = ("timing_s/", "timing_per_token_ms/", "perf/", "rollout/tokens_per_second")
 
 
 @dataclass(frozen=True)

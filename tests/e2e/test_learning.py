@@ -7,6 +7,7 @@ that; a run that learned must gain well more, and controls must not gain it.
 """
 
 import pytest
+
 from e2e.runs import differences, tensors, validation_rows
 
 ACCURACY = "val-core/test/reversal/acc/mean@4"

@@ -1,13 +1,16 @@
 """The commands of the multi-node guide: printed as they are they pass the checks, and they run on small things."""
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+
 from e2e.by_hand import cluster_by_hand
-from e2e.runs import REPOSITORY, Outcome, run_command, validation_rows
+from e2e.reversal import one_thread
+from e2e.runs import REPOSITORY, Outcome, run_command, validation_rows, whole_tensors
 from e2e.seed_commands import MAIN, PAGE, merged, options, submission
 from laurel.config.load import load
 from laurel.models.tiny import warm_start, write_tiny_model
@@ -48,7 +51,8 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     sums = [(a, b) for a in range(32) for b in range(32)]
     model = write_tiny_model(folder / "model", characters="0123456789+=", hidden=32, layers=2, seed=0)
-    warm_start(model, [(f"{a}+{b}=", str(a + b)) for a, b in sums], steps=60)
+    with one_thread():
+        warm_start(model, [(f"{a}+{b}=", str(a + b)) for a, b in sums], steps=60)
     rows = [
         {
             "data_source": "laurel/arithmetic",
@@ -73,7 +77,7 @@ def files(folder: Path, rows: list[dict], count: int) -> list[str]:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_the_command_as_printed_passes_a_dry_run(number, small, tmp_path):
-    """Only the paths of the data are stubbed: the model stays a name of the hub, the engine vLLM, the device unnamed."""
+    """Only the paths of the data are stubbed: the model is a name of the hub, the engine vLLM, no device is named."""
     _, _, rows = small
     words = merged(OPTIONS[number], files(tmp_path, rows, TRAINING_ROWS[number]))
     run = run_command([*words, "--dry-run"], folder=tmp_path / "cwd", timeout_s=120, environment=quiet(tmp_path))
@@ -143,7 +147,7 @@ def submit(words: list[str], cluster, *, timeout_s: float) -> str:
     return log
 
 
-def check(log: str, outcome: Outcome, *, number: int, ranks_per_node: int, updates: int) -> None:
+def check(log: str, outcome: Outcome, *, model: Path, number: int, ranks_per_node: int, updates: int) -> None:
     """The job trained on both nodes, validated, saved, and moved both models."""
     config = load(OPTIONS[number]).config
     nodes = re.findall(r"node \S+: (ranks? \S+) on cpu", log)
@@ -164,16 +168,20 @@ def check(log: str, outcome: Outcome, *, number: int, ranks_per_node: int, updat
     for role in ("actor", "critic"):
         counts = json.loads((final / role / "state.json").read_text())
         assert counts["shards"] == 2 * ranks_per_node
-        assert counts["counts"]["step"] == updates
+        assert counts["counts"]["updates"] == updates
+        assert counts["counts"]["skipped"] == 0
+    weights = whole_tensors(final)
+    start = load_file(model / "model.safetensors")
+    assert all(not torch.equal(weights[f"actor:param/{name}"], tensor) for name, tensor in start.items())
 
 
 def test_option_2_runs_as_a_job_on_two_nodes(small, two_nodes, tmp_path):
-    """Its logger is wandb, so the folder of the job is looked at through its checkpoint and wandb's own files."""
+    """Submitted as Option 1 prints it. Its loggers are console and wandb, so there is no metrics.jsonl."""
     log = submit(replaced(2, small, tmp_path), two_nodes, timeout_s=280)
     # No folder was given and the job ran in Ray's copy of the code, which Ray deletes: results lie at home
     folder = two_nodes.home / "checkpoints" / "seed" / "seed"
     assert f"trainer.default_local_dir is {folder}, since the job runs in a folder that Ray deletes" in log
-    check(log, Outcome(0, log, folder), number=2, ranks_per_node=1, updates=2 * 4)
+    check(log, Outcome(0, log, folder), model=small[1], number=2, ranks_per_node=1, updates=2 * 4)
     assert re.search(r"step 2\b.*score", log)
     assert list(two_nodes.home.rglob("offline-run-*")), "wandb logged, offline"
 
@@ -186,7 +194,7 @@ def test_options_1_and_4_run_with_8_ranks_on_each_of_two_nodes(number, small, tw
     log = submit(replaced(number, small, tmp_path), two_nodes, timeout_s=1400)
     folder = tmp_path / "checkpoints" if number == 4 else two_nodes.home / "checkpoints" / "laurel" / "default"
     outcome = Outcome(0, log, folder)
-    check(log, outcome, number=number, ranks_per_node=8, updates=15 * 4)
+    check(log, outcome, model=small[1], number=number, ranks_per_node=8, updates=15 * 4)
     assert len(outcome.series("critic/score/mean")) == 15
     saved = sorted(int(path.name.rpartition("_")[2]) for path in folder.glob("global_step_*"))
     assert saved == ([10, 15] if number == 4 else [15])

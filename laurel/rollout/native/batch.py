@@ -163,6 +163,9 @@ class Batch:
         counts = torch.tensor([len(sequence.token_ids) for sequence in self.live], device=device)
         settings = [sequence.request.sampling for sequence in self.live]
         tokens, log_probs = sample(logits, settings, uniforms(seeds, counts))
+        if not bool(log_probs.isfinite().all()):
+            broken = self.live[int(log_probs.isfinite().long().argmin())].request.id
+            raise EngineError(f"the logits of request {broken!r} are not finite: the policy's weights are broken")
         self.counters.sampled_tokens += len(self.live)
         return [
             sequence.append(token, log_prob)

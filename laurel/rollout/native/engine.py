@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Literal
@@ -163,11 +164,11 @@ class NativeEngine:
         with self._changed:
             while not self._pending and not self._closed:
                 self._changed.wait()
-            for _ in range(int(_LONGEST_GATHER_S / _QUIET_S)):
+            deadline = time.monotonic() + _LONGEST_GATHER_S
+            before = 0
+            while before < self._waiting.count and time.monotonic() < deadline and not self._closed:
                 before = self._waiting.count
-                self._changed.wait(_QUIET_S)
-                if self._waiting.count == before:
-                    break
+                self._changed.wait_for(lambda: self._closed, _QUIET_S)
             return not self._closed
 
     def _step(self) -> list[tuple[Pending, FinishReason]]:

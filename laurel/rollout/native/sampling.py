@@ -67,14 +67,14 @@ def invert_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     Sums of blocks are taken first and only the block that is hit is summed element by element, in float64: a running
     sum over a whole vocabulary is slower and, in float32, less exact.
     """
-    block = _block(weights.shape[1])
-    if weights.shape[1] % block:
-        weights = torch.nn.functional.pad(weights, (0, -weights.shape[1] % block))
+    vocab, block = weights.shape[1], _block(weights.shape[1])
+    if vocab % block:
+        weights = torch.nn.functional.pad(weights, (0, -vocab % block))
     blocks = weights.view(weights.shape[0], -1, block)
     hit, rest = _find(blocks.sum(-1).double(), uniform[:, None])
     inside = blocks[torch.arange(len(blocks), device=weights.device), hit[:, 0]].double()
     within, _ = _find(inside, rest)
-    return hit[:, 0] * block + within[:, 0]
+    return (hit[:, 0] * block + within[:, 0]).clamp_(max=vocab - 1)  # only weights that are not numbers need it
 
 
 def _find(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

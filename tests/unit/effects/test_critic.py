@@ -122,3 +122,13 @@ def test_loss_agg_mode_weighs_tokens_and_rows(key, settings):
     for mode, loss in expected.items():
         found = value_loss(settings(f"{key}={mode}"), values=[0.0, 0.0, 0.0], returns=[2.0, -2.0, 4.0], rows=[0, 0, 1])
         assert found == pytest.approx(loss), mode
+
+
+@effect(f"{ACTOR}.shuffle")
+def test_the_critic_shuffles_as_the_actor_does(key, settings, ranks):
+    orders = {}
+    for value in (False, True):
+        loaded = settings.loaded(f"{MINI}=1", "data.train_batch_size=4", f"{key}={value}")
+        orders[value] = [int(mini.micro_batches[0].group[0]) for mini in updates(loaded.config, ranks)]
+        assert not any(key in note for note in loaded.notes)  # the actor updates once, the critic in parts
+    assert orders[False] == [0, 1, 2, 3] != orders[True]

@@ -174,14 +174,28 @@ def test_reshard_after_forward_frees_layers(key, settings, asked):
 @effect(f"{ACTOR}.fsdp_config.optimizer_offload", f"{CRITIC}.fsdp_config.optimizer_offload")
 def test_optimizer_offload_moves_moments_to_cpu_memory(key, settings, monkeypatch):
     moved = []
-    monkeypatch.setattr(Optimizer, "_move_moments", lambda self, device: moved.append(device.type))
+    monkeypatch.setattr(Optimizer, "_move_moments", lambda self, device: moved.append(device or "device"))
     elsewhere = Ranks(device=torch.device("meta"))  # any device but the CPU
-    for value, moves in ((False, []), (True, ["cpu", "meta", "cpu"])):
+    for value, moves in ((False, []), (True, ["cpu", "device", "cpu"])):
         moved.clear()
         optimizer = learner_of(key, settings(f"{key}={value}"), ranks=elsewhere).optimizer
         monkeypatch.setattr(optimizer.adam, "step", lambda: None)
         optimizer._apply(norm=0.0, rate=0.0)
         assert moved == moves
+
+
+@effect(f"{ACTOR}.fsdp_config.optimizer_offload", f"{CRITIC}.fsdp_config.optimizer_offload")
+def test_an_update_works_with_either_offload_or_both(key, settings, asked):
+    param = f"{key.rpartition('.')[0]}.param_offload=True"  # masters lie on the CPU, ranks compute elsewhere
+    for value in (False, True):
+        config = settings(param, f"{key}={value}", "trainer.n_gpus_per_node=4")
+        optimizer = learner_of(key, config, ranks=Ranks(0, 4, torch.device("meta"))).optimizer
+        for master in optimizer.masters.values():
+            master.grad = torch.ones_like(master)
+        before = next(iter(optimizer.masters.values())).clone()
+        optimizer._apply(norm=0.5, rate=LR)
+        change = before - next(iter(optimizer.masters.values()))
+        assert torch.allclose(change, torch.full_like(change, LR), rtol=0.05)
 
 
 @effect(f"{REF}.fsdp_config.optimizer_offload")

@@ -52,6 +52,7 @@ def test_prefill_chunk_and_decode_equal_attention_written_out(cache):
     history = [(k[0:4], v[0:4]), (k[4:8], v[4:8]), (k[8:11], v[8:11])]
     step, out, q, k, v = attend(cache, [4, 4], (Run((2,), 3, 2),), seed=1)
     assert step.mask is None
+    assert cache.data.nbytes == 5 * 12 * cache.shape.bytes_per_token(torch.float32)
     assert step.position_ids.tolist() == [[4, 4, 3, 4]]
     for token, slot, new in ((0, 0, slice(0, 1)), (1, 1, slice(1, 2)), (2, 2, slice(2, 3)), (3, 2, slice(2, 4))):
         keys, values = torch.cat([history[slot][0], k[new]]), torch.cat([history[slot][1], v[new]])

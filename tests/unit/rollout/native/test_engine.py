@@ -108,6 +108,13 @@ def test_a_group_is_prefilled_once(engine):
     assert one.counters.occupancy == pytest.approx(8 / 9)
 
 
+def test_requests_that_come_one_by_one_share_their_prefill(engine):
+    one = engine(tiny(), max_slots=40)
+    futures = [one.submit(request(i, prompt(10), seed=i, max_tokens=2)) for i in range(40)]
+    assert len({future.result(60).token_ids for future in futures}) > 10
+    assert one.counters.prefill_tokens <= 3 * 10  # once, if no submit takes longer than the engine's patience
+
+
 def test_stop_tokens_end_a_sequence_and_belong_to_it(engine):
     module = tiny()
     free = answers(engine(module), [request(0, prompt(6), max_tokens=12, temperature=0)])[0].token_ids
@@ -231,6 +238,14 @@ def test_a_failing_step_fails_everybody_and_the_engine_goes_on(engine):
     broken.remove()
     assert one.pending == 0
     assert len(answers(one, [request("next", prompt(4))])[0].token_ids) == 8
+
+
+def test_broken_weights_are_told_instead_of_sampled(engine):
+    module = tiny()
+    with torch.no_grad():
+        module.model.norm.weight[3] = float("nan")
+    with pytest.raises(EngineError, match="logits of request '0' are not finite"):
+        engine(module).submit(request(0, prompt(4))).result(60)
 
 
 def test_the_module_is_as_the_learner_left_it(engine):
