@@ -39,7 +39,7 @@ def build_batch(groups: Sequence[Group]) -> TokenBatch:
             count = len(turn.token_ids)
             ids += turn.token_ids
             sampled += [turn.sampled] * count
-            log_probs += turn.log_probs if reported and turn.sampled else [0.0] * count
+            log_probs += turn.log_probs if turn.sampled and turn.log_probs is not None else [0.0] * count
             length += count
         lengths.append(length)
 

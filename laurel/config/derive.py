@@ -126,8 +126,10 @@ def _algorithm(values: Values, given: frozenset[str]) -> None:
 
 
 def _critic_model(values: Values, given: frozenset[str]) -> None:
-    """A field of critic.model that was not given is the actor's."""
-    actor = "actor_rollout_ref.model."
-    for name in Model.model_fields:
+    """A critic without a path of its own is the actor's model in every field that was not given; another model is only
+    trusted and checkpointed alike."""
+    own = values["critic.model.path"]
+    same = own is None or own == values["actor_rollout_ref.model.path"]
+    for name in Model.model_fields if same else ("trust_remote_code", "enable_gradient_checkpointing"):
         if f"critic.model.{name}" not in given or values[f"critic.model.{name}"] is None:
-            values[f"critic.model.{name}"] = values[actor + name]
+            values[f"critic.model.{name}"] = values[f"actor_rollout_ref.model.{name}"]

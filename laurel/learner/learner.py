@@ -24,6 +24,7 @@ from laurel.learner.forward import PolicyForward, ValueForward, response_positio
 from laurel.learner.optim import Optimizer
 from laurel.learner.parallelize import free_gathered, parallelize, shard_groups
 from laurel.learner.shards import load_role, save_role
+from laurel.learner.utilization import Utilization
 from laurel.models.load import backbone_of, load_policy, load_value_model
 
 MicroBatches = Sequence[TokenBatch]
@@ -49,6 +50,7 @@ class _Learner:
         self.root = root
         self.module = root.module
         self.device = ranks.device
+        self.utilization = Utilization(self.role, root.module, ranks.device)
         self.copies = 1
         if ranks.world > 1:
             self.copies = shard_groups(ranks.world, fsdp.fsdp_size)[0]
@@ -86,9 +88,11 @@ class _Learner:
         count = grad_norm = skipped = 0.0
         stepped = None
         self.root.train()
+        self.utilization.start()
         for mini in mini_batches:
             count += 1
             for micro in mini.micro_batches:
+                self.utilization.add(micro)
                 loss, metrics = self._loss(micro.to(self.device), mini)
                 # FSDP averages gradients over ranks, and ours must be their sum
                 (loss * self.ranks.world).backward()
@@ -105,6 +109,7 @@ class _Learner:
             f"{self.role}/grad_norm": grad_norm / count,
             f"{self.role}/lr": stepped.learning_rate,
             f"{self.role}/skipped_updates": float(skipped),
+            **self.utilization.metrics(self.ranks),
         }
 
     def _loss(self, micro: TokenBatch, mini: MiniBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -175,6 +180,11 @@ class PolicyLearner(_Learner):
             token_count=mini.token_count,
             row_count=mini.row_count,
         )
+        if micro.has("rollout_log_probs") and not micro.has("old_log_probs"):
+            # Else the controller has both and compares them itself
+            counted = micro.response_mask & (micro.weight[micro.row_of_token] > 0)
+            gap = (micro.rollout_log_probs - log_probs.detach()).abs()
+            metrics["rollout/log_prob_diff/mean"] = torch.where(counted, gap, 0.0).sum() / mini.token_count
         return loss, metrics
 
 

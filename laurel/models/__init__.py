@@ -1,1 +1,1 @@
-"""The one door to Hugging Face models: loading, value heads, attention functions, tokenizers, and small models to start with."""
+"""The one door to Hugging Face models: loading, value heads, attention, tokenizers, small models to start with."""

@@ -222,4 +222,6 @@ def _fetch(load: Any, model: Model, what: str, **kwargs: Any) -> Any:
     except (OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         cure = "check the folder" if is_folder else "check the name and the network, or give a local folder"
+        if "trust_remote_code" in str(error):
+            cure = "if you trust the code that comes with it, set actor_rollout_ref.model.trust_remote_code=True"
         raise LaurelError(f"{what} of {path!r} could not be loaded ({said}); {cure}") from error

@@ -48,9 +48,10 @@ class Prepared:
     def updates(self) -> Updates:
         """Optimizer updates of the whole run, for learning rate schedules."""
         data, actor, critic = self.config.data, self.config.actor_rollout_ref.actor, self.config.critic
+        actor_steps = max(1, self.total_steps - self.config.trainer.critic_warmup)
         critic_mini = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size
         return Updates(
-            actor=self.total_steps * actor.ppo_epochs * -(-data.train_batch_size // actor.ppo_mini_batch_size),
+            actor=actor_steps * actor.ppo_epochs * -(-data.train_batch_size // actor.ppo_mini_batch_size),
             critic=self.total_steps
             * (critic.ppo_epochs or actor.ppo_epochs)
             * -(-data.train_batch_size // critic_mini),

@@ -1,0 +1,62 @@
+"""How much of the GPUs' arithmetic an update used: its FLOPs over what all ranks could have done in its time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from laurel.batch.token_batch import TokenBatch
+from laurel.learner.dist import Ranks
+from laurel.learner.forward import shared_prompts
+from laurel.models.load import backbone_of
+from laurel.tracking.flops import mfu, peak_flops, training_flops
+
+
+class Utilization:
+    """Counts the FLOPs of this rank's micro-batches during one update. Made before parameters are sharded.
+
+    Counted is what was asked for: rows of weight 0 and what is recomputed to save memory are not.
+    """
+
+    def __init__(self, role: str, module: Any, device: torch.device):
+        backbone = backbone_of(module)
+        self.role = role
+        # The embedding is looked up; tied to the head it multiplies there, and is counted there
+        embedding = backbone.get_input_embeddings().weight.numel()
+        self.backbone = sum(parameter.numel() for parameter in backbone.parameters()) - embedding
+        head = module.value_head if role == "critic" else module.get_output_embeddings()
+        self.head = sum(parameter.numel() for parameter in head.parameters())
+        config = backbone.config
+        self.layers = config.num_hidden_layers
+        self.width = config.num_attention_heads * (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
+        self.peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        self._flops, self._start = 0.0, 0.0
+
+    def start(self) -> None:
+        self._flops, self._start = 0.0, time.perf_counter()
+
+    def add(self, micro: TokenBatch) -> None:
+        """A micro-batch goes through forward and backward."""
+        if self.peak is None:
+            return
+        counted = micro.select(torch.nonzero(micro.weight.cpu() > 0)[:, 0])
+        if counted.row_count == 0:
+            return
+        shared = shared_prompts(counted)
+        tokens = counted.token_count if shared is None else shared.kept.numel()
+        attention = training_flops(
+            matmul_parameters=0, layers=self.layers, hidden=self.width, lengths=counted.lengths.tolist()
+        )
+        self._flops += attention + 6.0 * self.backbone * tokens + 6.0 * self.head * int(counted.response_mask.sum())
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """``perf/mfu/<role>`` since start(); nothing where the peak is unknown. Collective."""
+        if self.peak is None:
+            return {}
+        seconds = time.perf_counter() - self._start
+        flops = ranks.sum({"flops": self._flops})["flops"]
+        return {f"perf/mfu/{self.role}": mfu(flops, seconds=seconds, ranks=ranks.world, peak=self.peak)}
