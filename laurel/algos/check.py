@@ -10,11 +10,11 @@ def check(config: Config) -> list[Problem]:
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
     problems: list[Problem] = []
 
-    if algorithm.adv_estimator == "gae" and config.critic.enable is False:
+    if config.needs_critic and config.critic.enable is False:
         problems.append(
             Problem("critic.enable", False, "algorithm.adv_estimator=gae needs a critic; leave it out, or use grpo")
         )
-    if algorithm.adv_estimator == "grpo" and config.actor_rollout_ref.rollout.n < 2:
+    if algorithm.adv_estimator == "grpo" and not config.trainer.val_only and config.actor_rollout_ref.rollout.n < 2:
         problems.append(
             Problem(
                 "actor_rollout_ref.rollout.n",

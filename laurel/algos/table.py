@@ -43,7 +43,6 @@ class AlgorithmRow:
     bind: Callable[[AlgorithmConfig], Advantages]
     needs_critic: bool
     keep_group: Callable[[Group], bool]
-    greedy_baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class Algorithm:
     advantages: Advantages
     needs_critic: bool
     keep_group: Callable[[Group], bool]
-    greedy_baseline: bool
     kl: KlInReward | NoKlInReward
 
     def token_rewards(self, batch: TokenBatch, *, kl_coef: float) -> Tensor:
@@ -128,7 +126,6 @@ def build_algorithm(config: Config) -> Algorithm:
         advantages=row.bind(config.algorithm),
         needs_critic=row.needs_critic,
         keep_group=row.keep_group,
-        greedy_baseline=row.greedy_baseline,
         kl=_build_kl(config.algorithm),
     )
 

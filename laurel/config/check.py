@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from laurel.config.derive import in_ray_session
-from laurel.config.tree import Config
+from laurel.config.tree import CRITIC_ESTIMATORS, Config
 from laurel.types import Problem
 
 LARGEST_LR = 0.1
@@ -72,7 +72,7 @@ def _learning(config: Config) -> list[Problem]:
     rates = {"actor_rollout_ref.actor.optim.lr": config.actor_rollout_ref.actor.optim.lr}
     if config.critic.enable:
         rates["critic.optim.lr"] = config.critic.optim.lr
-        if config.algorithm.adv_estimator != "gae":
+        if config.algorithm.adv_estimator not in CRITIC_ESTIMATORS:
             cure = f"algorithm.adv_estimator={config.algorithm.adv_estimator} uses no critic; leave it out, or use gae"
             problems.append(Problem("critic.enable", True, cure))
     for key, rate in rates.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laurel.config.machine import visible_gpus
-from laurel.config.tree import Model
+from laurel.config.tree import CRITIC_ESTIMATORS, Model
 
 Values = dict[str, Any]
 ACTOR, ROLLOUT, REF, CRITIC = (
@@ -122,7 +122,8 @@ def _algorithm(values: Values, given: frozenset[str]) -> None:
     if values["algorithm.use_kl_in_reward"] is None:
         values["algorithm.use_kl_in_reward"] = "algorithm.kl_ctrl.kl_coef" in given
     if values["critic.enable"] is None:
-        values["critic.enable"] = values["algorithm.adv_estimator"] == "gae"
+        uses_values = values["algorithm.adv_estimator"] in CRITIC_ESTIMATORS
+        values["critic.enable"] = uses_values and not values["trainer.val_only"]
 
 
 def _critic_model(values: Values, given: frozenset[str]) -> None:

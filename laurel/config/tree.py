@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 AdvEstimator = Literal["gae", "grpo"]
+CRITIC_ESTIMATORS = frozenset({"gae"})  # those that need a value model; algos/table.py has the same
 LossMode = Literal["vanilla"]
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KlEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
@@ -351,3 +352,14 @@ class Config(Section):
     reward: Reward = Reward()
     ray_kwargs: RayKwargs = RayKwargs()
     trainer: Trainer = Trainer()
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether the algorithm learns from values; validation alone needs none."""
+        return self.algorithm.adv_estimator in CRITIC_ESTIMATORS and not self.trainer.val_only
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a KL term compares with a frozen reference policy; validation alone has none."""
+        in_loss = self.actor_rollout_ref.actor.use_kl_loss
+        return (in_loss or bool(self.algorithm.use_kl_in_reward)) and not self.trainer.val_only

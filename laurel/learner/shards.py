@@ -96,6 +96,12 @@ def save_role(learner: Trained, folder: Path) -> None:
     learner.ranks.barrier()
 
 
+def missing_shards(folder: Path) -> list[str]:
+    """Files of a role that its ranks wrote and that are not here: those of nodes which do not share this disk."""
+    names = [path.name for path in Reader(folder, read_state(folder)["shards"]).paths]
+    return [name for name in names if not (folder / name).is_file()]
+
+
 def load_role(learner: Trained, folder: Path) -> None:
     optimizer = learner.optimizer
     if optimizer is None:

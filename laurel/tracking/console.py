@@ -101,7 +101,7 @@ class Progress:
 
 
 def before_after(before: Sequence[Sample], after: Sequence[Sample], *, limit: int = 8) -> Table:
-    """The same validation questions with the answers before and after training; right answers (score > 0) are green.
+    """The same validation questions with the answers before and after training; right answers are green.
 
     Rows are matched by (index, sample); first those whose score changed, then the others, in file order.
     """
@@ -125,7 +125,8 @@ def print_before_after(
 
 
 def _answer(sample: Sample) -> Text:
-    right = sample.score > 0
+    # A format bonus is no right answer, so accuracy counts where the reward function reports it
+    right = sample.extras.get("acc", sample.score) > 0
     mark = "✓" if right else "✗"
     return Text(f"{mark} {_tail(sample.response)}", style="green" if right else "red")
 

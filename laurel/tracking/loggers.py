@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -89,10 +90,7 @@ class FileLogger:
         path = run_dir / JSONL_NAME
         if path.exists():
             if resumed_step is None:
-                number = 1
-                while (old := run_dir / f"metrics.previous-{number}.jsonl").exists():
-                    number += 1
-                os.replace(path, old)
+                os.replace(path, free_name(run_dir))
             else:
                 keep_steps(path, resumed_step)
         self._file = path.open("a", encoding="utf-8")
@@ -110,9 +108,21 @@ class FileLogger:
         self._file.close()
 
 
+def free_name(run_dir: Path) -> Path:
+    """The first ``metrics.previous-<n>.jsonl`` that does not exist."""
+    number = 1
+    while (path := run_dir / f"metrics.previous-{number}.jsonl").exists():
+        number += 1
+    return path
+
+
 def keep_steps(path: Path, last_step: int) -> None:
-    """Drop the lines of steps after ``last_step``, and a line that a crash cut off; the file is replaced at once."""
-    kept = []
+    """Drop the lines of steps after ``last_step``, and a line that a crash cut off; the file is replaced at once.
+
+    If whole lines go, the file as it was stays under the first free ``metrics.previous-<n>.jsonl``: who resumes from
+    an older checkpoint may still want to see what came after it.
+    """
+    kept, dropped = [], 0
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
@@ -120,6 +130,10 @@ def keep_steps(path: Path, last_step: int) -> None:
             continue
         if row["step"] <= last_step:
             kept.append(line + "\n")
+        else:
+            dropped += 1
+    if dropped:
+        shutil.copyfile(path, free_name(path.parent))
     partial = path.with_suffix(".jsonl.tmp")
     partial.write_text("".join(kept), encoding="utf-8")
     os.replace(partial, path)

@@ -90,11 +90,9 @@ _LENGTHS = [
 
 _PHASES = {
     "gen": "sampling the responses, scoring that overlaps it included",
-    "reward": "waiting for scores after the last response",
     "old_log_prob": "log-probabilities before the update",
     "ref": "log-probabilities of the reference",
     "values": "values before the update",
-    "adv": "rewards and advantages",
     "update_critic": "updating the critic",
     "update_actor": "updating the actor",
     "publish": "handing new weights to the engines",
@@ -102,7 +100,7 @@ _PHASES = {
     "save_checkpoint": "saving a checkpoint",
     "step": "the whole training step, validation and saving not included",
 }
-PER_TOKEN_PHASES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+PER_TOKEN_PHASES = ("gen", "old_log_prob", "ref", "values", "update_critic", "update_actor")
 
 _TIME = [
     *[Metric(f"timing_s/{phase}", "s", "sum", f"Wall time of {what}.") for phase, what in _PHASES.items()],

@@ -27,8 +27,10 @@ from laurel.trainer.run_state import RunState
 from laurel.types import Prompt
 from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
 from laurel.workers.group import WorkerGroup
-from laurel.workers.host import Updates, needs_ref
+from laurel.workers.host import Updates
 from laurel.workers.rollout_client import rollout_clients
+
+ALL_STEPS = 2**31  # after every step of any run
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
         algo=prepared.algo,
         state=state,
         timer=timer,
-        report=_report(prepared, timer, group.world, resumed_step=state.step if checkpoint is not None else None),
+        report=_report(prepared, timer, group.world, resumed_step=_logged_until(config, state, checkpoint)),
         train_prompts=prepared.train_prompts,
         val_prompts=prepared.val_prompts,
         order=PromptOrder(max(1, len(prepared.train_prompts)), config.data.seed, config.data.shuffle),
@@ -110,6 +112,13 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
     )
 
 
+def _logged_until(config: Config, state: RunState, checkpoint: Path | None) -> int | None:
+    """The step after which a log is written anew; None for a new run. Validation alone only adds to it."""
+    if config.trainer.val_only:
+        return ALL_STEPS
+    return None if checkpoint is None else state.step
+
+
 def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState) -> Roles:
     config = prepared.config
 
@@ -120,7 +129,7 @@ def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState
     needs_critic = bool(config.critic.enable)
     return Roles(
         actor=_actor(config, ActorClient(group, config, timer=timer, step=step), state),
-        ref=RefClient(group, config, timer=timer) if needs_ref(config) else NoRef(),
+        ref=RefClient(group, config, timer=timer) if config.needs_reference else NoRef(),
         critic=CriticClient(group, config, timer=timer, step=step) if needs_critic else NoCritic(),
         rollouts=_rollouts(prepared, group, weights, timer),
         weights=weights,

@@ -9,6 +9,7 @@ from typing import Any
 
 from laurel.config.tree import Config, Trainer
 from laurel.learner.checkpoint import MANIFEST, begin_checkpoint, commit_checkpoint, damage, newest_checkpoint, prune
+from laurel.learner.shards import missing_shards
 from laurel.trainer.report import say
 from laurel.trainer.roles import Roles
 from laurel.trainer.run import Run
@@ -23,10 +24,22 @@ def save_checkpoint(run: Run) -> Path:
         run.roles.actor.save(folder / "actor")
         run.roles.critic.save(folder / "critic")
         run.state.save(folder)
+        require_shards(folder)
         final = commit_checkpoint(folder, {"config": run.config.model_dump(mode="json")})
         prune(run.checkpoint_dir, run.config.trainer.max_actor_ckpt_to_keep)
     run.report.saved(final)
     return final
+
+
+def require_shards(folder: Path) -> None:
+    """Every rank's part must lie where this process sees it, or the checkpoint could never be loaded whole."""
+    for role in (path for path in folder.iterdir() if path.is_dir()):
+        missing = missing_shards(role)
+        if missing:
+            raise LaurelError(
+                f"{role} lacks {', '.join(missing[:3])} ({len(missing)} in all), written on other nodes: set "
+                "trainer.default_local_dir to a folder on a disk that all nodes share"
+            )
 
 
 def find_checkpoint(trainer: Trainer, root: Path) -> Path | None:

@@ -69,18 +69,13 @@ def estimate(config: Config) -> Memory | None:
     parts = {"actor": shape.parameters * trained / _sharing(part.actor.fsdp_config, ranks)}
     if ranks > 1:
         parts["engine's copy"] = float(shape.parameters * weight)
-    if needs_reference(config):
+    if config.needs_reference:
         parts["reference"] = shape.parameters * weight / _sharing(part.ref.fsdp_config, ranks)
     if config.critic.enable and critic is not None:
         parts["critic"] = critic.parameters * trained / _sharing(config.critic.fsdp_config, ranks)
     rows = -(-config.data.train_batch_size * part.rollout.n // ranks)
     slots = min(rows, part.rollout.max_num_seqs or rows)
     return Memory(parts, float(shape.cache_per_token * weight), slots * (part.rollout.max_model_len or 0))
-
-
-def needs_reference(config: Config) -> bool:
-    """Whether a reference policy is loaded."""
-    return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
 
 
 def _sharing(fsdp: Fsdp, ranks: int) -> int:

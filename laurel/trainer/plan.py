@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from laurel.config.keys import leaves, show
 from laurel.config.load import Loaded
 from laurel.config.tree import Config
 from laurel.data.table import DataError, count_rows
 from laurel.trainer.cadence import total_steps
-from laurel.trainer.memory import GIB, estimate, needs_reference
+from laurel.trainer.memory import GIB, estimate
 
 Row = tuple[str, str]
 
@@ -24,7 +23,10 @@ def describe(loaded: Loaded) -> str:
 def resolved_tree(loaded: Loaded) -> str:
     """Every setting as ``key = value`` by group, nulls derived; ``*`` marks what the user gave."""
     lines = ["Settings (* given, else default or derived)"]
-    for group, members in groupby(leaves(), key=lambda path: path.rpartition(".")[0]):
+    groups: dict[str, list[str]] = {}
+    for path in leaves():
+        groups.setdefault(path.rpartition(".")[0], []).append(path)
+    for group, members in groups.items():
         lines.append(f"  {group}")
         for path in members:
             mark = "*" if path in loaded.given else " "
@@ -56,7 +58,7 @@ def _roles(config: Config, given: frozenset[str]) -> Iterator[Row]:
         yield "critic", f"{config.critic.model.path}, lr {show(config.critic.optim.lr)}"
     else:
         yield "critic", "none"
-    yield "reference", "the actor's first weights" if needs_reference(config) else "none, since no KL is used"
+    yield "reference", "the actor's first weights" if config.needs_reference else "none, since no KL is used"
     yield "KL in reward", _kl_in_reward(config, given)
     yield "KL in loss", f"weight {part.actor.kl_loss_coef}" if part.actor.use_kl_loss else "no"
     yield "engine", part.rollout.name

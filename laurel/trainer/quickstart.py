@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import laurel
 from laurel.config.load import load
+from laurel.config.tree import Config
 from laurel.data.preprocess import arithmetic
 from laurel.models.gguf import convert_smollm2, find_smollm2_gguf
 from laurel.preflight.check import check_all
@@ -18,6 +20,11 @@ from laurel.types import ConfigError, LaurelError
 
 MODEL = "SmolLM2-135M-Instruct"
 QUESTIONS_SHOWN = 8
+NEXT = """
+Next:
+  laurel export {checkpoint} my-model       a folder that transformers and vLLM load
+  laurel quickstart trainer.total_training_steps=40
+  laurel train --help                       your model, your data"""
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -43,10 +50,11 @@ def run(overrides: Sequence[str]) -> int:
     problems = check_all(loaded.config)
     if problems:
         raise ConfigError(problems)
+    if find_spec("matplotlib") is None:
+        raise LaurelError("matplotlib is not installed, which draws the curve at the end; run `pip install matplotlib`")
     from laurel.trainer.train import execute  # torch and ray come only now
 
-    report = execute(loaded.config)
-    conclude(report, folder)
+    conclude(execute(loaded.config), loaded.config)
     return 0
 
 
@@ -78,26 +86,24 @@ def new_folder(root: Path) -> Path:
     return folder
 
 
-def conclude(report: Report, folder: Path) -> None:
+def conclude(report: Report, config: Config) -> None:
     """The same questions before and after, the measures, where everything lies, what to run next."""
-    (first, before, start), (last, after, end) = report.validations[0], report.validations[-1]
-    if last > first:
+    folder = Path(config.trainer.default_local_dir or ".")
+    if len(report.validations) > 1:
+        (_, before, start), (_, after, end) = report.validations[0], report.validations[-1]
         print_before_after(before, after, limit=QUESTIONS_SHOWN)
-    for name in sorted(start.keys() & end.keys()):
-        if not name.endswith("/rows"):
-            print(f"  {name}: {start[name]:.3f} before, {end[name]:.3f} after")
-    plot = plot_curve(folder / "metrics.jsonl", folder / "curve.png", title=f"{MODEL} learns sums (GRPO)")
+        for name in sorted(start.keys() & end.keys()):
+            if not name.endswith("/rows"):
+                print(f"  {name}: {start[name]:.3f} before, {end[name]:.3f} after")
     checkpoint = folder / (folder / "LATEST").read_text().strip()
-    print(
-        f"""
-checkpoint  {checkpoint}
-log         {folder / "metrics.jsonl"}
-samples     {folder / "validation"} (parquet: every validation question with its answer)
-plot        {plot}
-
-Next:
-  laurel export {checkpoint} my-model       a folder that transformers and vLLM load
-  laurel quickstart trainer.total_training_steps=40
-  laurel train --help                       your model, your data
-"""
-    )
+    where = {"checkpoint": str(checkpoint)}
+    if "file" in config.trainer.logger:
+        log = folder / "metrics.jsonl"
+        curve = plot_curve(log, folder / "curve.png", title=f"{MODEL} learns sums (GRPO)")
+        where |= {"log": str(log), "plot": str(curve)}
+    if report.validations:
+        where["samples"] = f"{report.validation_dir} (parquet: every validation question with its answer)"
+    print()
+    for name, place in where.items():
+        print(f"{name:<11} {place}")
+    print(NEXT.format(checkpoint=checkpoint))

@@ -75,7 +75,7 @@ class RankHost:
         self.device = ranks.device
         torch.manual_seed(self.config.trainer.seed)
         self.actor = PolicyLearner("actor", self.config, ranks=ranks, total_updates=updates.actor)
-        if needs_ref(self.config):
+        if self.config.needs_reference:
             self._ref = PolicyLearner("ref", self.config, ranks=ranks)
         if self.config.critic.enable:
             self._critic = ValueLearner(self.config, ranks=ranks, total_updates=updates.critic)
@@ -145,7 +145,3 @@ class RankHost:
         """Stop the engine and leave the process group."""
         self.engine.close()
         leave()
-
-
-def needs_ref(config: Config) -> bool:
-    return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)

@@ -31,7 +31,7 @@ def test_keys_are_what_the_configuration_accepts(literal, rows: dict) -> None:
 def test_gae_binds_gamma_and_lam(make_batch) -> None:
     built = table.build_algorithm(config(algorithm={"adv_estimator": "gae", "gamma": 0.5, "lam": 0.5}))
     batch = make_batch([(1, [True, True])], rewards=[0.0, 0.0, 1.0], values=[0.0, 0.5, 0.25])
-    assert (built.name, built.needs_critic, built.greedy_baseline) == ("gae", True, False)
+    assert (built.name, built.needs_critic) == ("gae", True)
     assert built.advantages(batch)["returns"].tolist() == pytest.approx([0.0, 0.3125, 1.0])
 
 
@@ -121,3 +121,7 @@ def test_what_is_built_travels_to_workers(make_batch) -> None:
     assert algorithm.keep_group is table.keep_all
     assert (actor_loss.loss_agg_mode, critic_loss.loss_agg_mode) == ("token-mean", "token-mean")
     assert actor_loss.token_loss.keywords == built[1].token_loss.keywords
+
+
+def test_estimators_that_need_a_critic_are_those_that_the_configuration_knows():
+    assert {name for name, row in table.ALGORITHMS.items() if row.needs_critic} == tree.CRITIC_ESTIMATORS

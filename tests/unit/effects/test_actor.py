@@ -12,7 +12,6 @@ from laurel.algos.table import build_policy_loss
 from laurel.tracking.timer import Timer
 from laurel.trainer.build import prepare
 from laurel.workers.clients import ActorClient
-from laurel.workers.host import needs_ref
 
 LENGTHS = (4, 6, 3, 5, 7, 3, 4, 4)
 GROUPS = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -188,7 +187,7 @@ def test_use_kl_loss_adds_the_divergence_and_needs_a_reference(key, settings, ra
         found, _ = loss_of(config, log_probs=[math.log(0.5)], advantages=[0.0], rows=[0], ref=[math.log(0.25)])
         # low_var_kl of probabilities 0.5 and 0.25: 0.5 - 1 + log 2
         assert found == pytest.approx(loss, rel=1e-4)
-        assert needs_ref(config) is on
+        assert config.needs_reference is on
         assert type(run_of(config, ranks)[0].roles.ref).__name__ == role
 
 

@@ -8,7 +8,6 @@ from unit.effects.cases import GRPO, PPO, batch_of, run_of
 from unit.effects.registry import effect
 
 from laurel.algos.table import build_algorithm
-from laurel.workers.host import needs_ref
 
 KL = "algorithm.use_kl_in_reward=True"
 CTRL = "algorithm.kl_ctrl"
@@ -80,7 +79,7 @@ def test_use_kl_in_reward_subtracts_the_divergence(key, settings, ranks):
         config = settings(f"{CTRL}.kl_coef=0.1", f"{key}={value}")
         found = with_kl(config, old=OLD, ref=REFERENCE)
         assert found == pytest.approx([-cost * math.log(2), 1 + cost * math.log(2)])
-        assert needs_ref(config) is value
+        assert config.needs_reference is value
         assert type(run_of(config, ranks)[0].roles.ref).__name__ == role
 
 
@@ -108,7 +107,7 @@ def test_kl_coef_is_the_weight_at_the_start(key, settings):
 @effect(f"{CTRL}.kl_coef")
 def test_giving_kl_coef_turns_the_penalty_on(key, settings):
     for given, on in (((), False), ((f"{key}=0.5",), True)):
-        assert needs_ref(settings(*given)) is on
+        assert settings(*given).needs_reference is on
 
 
 def next_weight(config):

@@ -67,7 +67,9 @@ def test_resume_drops_later_lines_and_a_torn_one(config, tmp_path: Path) -> None
     resumed.log(4, {"actor/pg_loss": 40.0})
     resumed.close()
     assert [(row["step"], row["actor/pg_loss"]) for row in rows_of(path)] == [(1, 1), (2, 2), (3, 3), (4, 40)]
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+    (old,) = tmp_path.glob("metrics.previous-*.jsonl")
+    assert "".join(old.read_text().splitlines(keepends=True)[3:5]).count('"step"') == 2, "what was cut off is kept"
+    assert {file.name for file in tmp_path.iterdir()} == {"metrics.jsonl", old.name}
 
 
 def test_a_new_run_keeps_the_log_of_an_old_one(config, tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ def test_phases_add_up_and_are_taken_once() -> None:
     timer = Timer(clock=lambda: next(ticks))
     with timer("gen"):
         pass
-    with timer("adv"):
+    with timer("ref"):
         pass
     with timer("gen"):
         pass
-    assert timer.take() == {"timing_s/gen": 1.5, "timing_s/adv": 2.5}
+    assert timer.take() == {"timing_s/gen": 1.5, "timing_s/ref": 2.5}
     assert timer.take() == {}
 
 

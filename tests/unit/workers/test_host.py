@@ -8,7 +8,7 @@ from laurel.config.load import load
 from laurel.models.tiny import write_tiny_model
 from laurel.types import Group, LaurelError, Prompt, Request, SamplingParams, Score, Trajectory, Turn
 from laurel.workers.dispatch import Budget, UpdatePlan, put_together, share_forward, share_updates
-from laurel.workers.host import RankHost, Updates, needs_ref
+from laurel.workers.host import RankHost, Updates
 
 PROMPT = (1, 8, 9)
 
@@ -98,9 +98,9 @@ def test_roles_that_a_run_does_not_need_are_not_loaded(model):
 
 
 def test_the_reference_is_there_for_either_kl_term(model):
-    assert not needs_ref(config(model))
-    assert needs_ref(config(model, "actor_rollout_ref.actor.use_kl_loss=True"))
-    assert needs_ref(config(model, "algorithm.use_kl_in_reward=True"))
+    assert not config(model).needs_reference
+    assert config(model, "actor_rollout_ref.actor.use_kl_loss=True").needs_reference
+    assert config(model, "algorithm.use_kl_in_reward=True").needs_reference
 
 
 def test_an_engine_that_may_keep_its_cache_does_not_sleep(model):
