@@ -113,7 +113,9 @@ def before_after(before: Sequence[Sample], after: Sequence[Sample], *, limit: in
         table.add_column(title, overflow="fold")
     for first, second in pairs[:limit]:
         # Text, not str: an answer that contains [brackets] must not be read as markup.
-        table.add_row(Text(_tail(first.prompt)), Text(first.ground_truth), _answer(first), _answer(second))
+        table.add_row(
+            Text(_tail(first.question or first.prompt)), Text(first.ground_truth), _answer(first), _answer(second)
+        )
     return table
 
 

@@ -14,7 +14,10 @@ from laurel.types import Group, Prompt
 
 @dataclass(frozen=True)
 class Sample:
-    """One scored trajectory as text. ``index`` and ``sample`` are its prompt's row and its place in the group."""
+    """One scored trajectory as text. ``index`` and ``sample`` are its prompt's row and its place in the group.
+
+    ``question`` is the last message of the prompt, which is what a person wants to see of a few-shot prompt.
+    """
 
     index: int
     sample: int
@@ -25,6 +28,7 @@ class Sample:
     score: float
     finish_reason: str
     extras: Mapping[str, float] = field(default_factory=dict)
+    question: str = ""
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
@@ -45,6 +49,7 @@ def samples_of(groups: Sequence[Group]) -> list[Sample]:
                     score=trajectory.score.value,
                     finish_reason=trajectory.finish_reason,
                     extras=trajectory.score.extras,
+                    question=_text(group.prompt.messages[-1]["content"]) if group.prompt.messages else "",
                 )
             )
     return samples

@@ -112,10 +112,6 @@ def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
     ]
 
 
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    return max(float((one[name] - other[name]).abs().max()) for name in one.keys() & other.keys())
-
-
 def validation_rows(text: str) -> list[int]:
     """The numbers of rows that the run printed at its validations."""
     return [int(rows) for rows in re.findall(r"validation at step \d+: (\d+) rows", text)]
