@@ -34,10 +34,6 @@ class ActorLoss:
         """Whether entropy enters the loss, so that it is needed with its gradient."""
         return self.entropy_coeff != 0.0
 
-    @property
-    def needs_ref(self) -> bool:
-        return self.use_kl_loss
-
     def __call__(
         self,
         *,

@@ -51,7 +51,6 @@ class Algorithm:
 
     name: str
     advantages: Advantages
-    needs_critic: bool
     keep_group: Callable[[Group], bool]
     kl: KlInReward | NoKlInReward
 
@@ -124,7 +123,6 @@ def build_algorithm(config: Config) -> Algorithm:
     return Algorithm(
         name=name,
         advantages=row.bind(config.algorithm),
-        needs_critic=row.needs_critic,
         keep_group=row.keep_group,
         kl=_build_kl(config.algorithm),
     )

@@ -21,11 +21,12 @@ from laurel.batch.token_batch import TokenBatch
 from laurel.config.tree import Config, Fsdp, Model, Optim
 from laurel.learner.dist import ONE_RANK, Ranks
 from laurel.learner.forward import PolicyForward, ValueForward, response_positions
-from laurel.learner.optim import Optimizer
+from laurel.learner.optim import Optimizer, Step
 from laurel.learner.parallelize import free_gathered, parallelize, shard_groups
 from laurel.learner.shards import load_role, save_role
 from laurel.learner.utilization import Utilization
 from laurel.models.load import backbone_of, load_policy, load_value_model
+from laurel.tracking.metrics import combine
 
 MicroBatches = Sequence[TokenBatch]
 
@@ -81,16 +82,15 @@ class _Learner:
         free_gathered(self.root)
 
     def _update(self, mini_batches: Iterable[MiniBatch]) -> dict[str, float]:
-        """One optimizer update for each mini-batch; metrics are means over updates, the same on every rank."""
+        """One optimizer update for each mini-batch; metrics combined over updates, the same on every rank."""
         if self.optimizer is None:
             raise ValueError(f"the {self.role} is frozen and cannot be updated")
-        sums: dict[str, Tensor] = {}
-        count = grad_norm = skipped = 0.0
-        stepped = None
+        parts: list[dict[str, Tensor]] = []  # what this rank adds to the metrics of each update
+        steps: list[Step] = []
         self.root.train()
         self.utilization.start()
         for mini in mini_batches:
-            count += 1
+            sums: dict[str, Tensor] = {}
             for micro in mini.micro_batches:
                 self.utilization.add(micro)
                 loss, metrics = self._loss(micro.to(self.device), mini)
@@ -98,19 +98,21 @@ class _Learner:
                 (loss * self.ranks.world).backward()
                 for name, value in metrics.items():
                     sums[name] = sums[name] + value.double() if name in sums else value.double()
-            stepped = self.optimizer.step()
-            grad_norm += stepped.grad_norm
-            skipped += stepped.skipped
+            parts.append(sums)
+            steps.append(self.optimizer.step())
         self.root.eval()
-        if stepped is None:
+        if not steps:
             raise ValueError(f"the {self.role} was asked to update without a mini-batch")
-        totals = self.ranks.sum({name: float(value) for name, value in sums.items()})
-        return {name: value / count for name, value in totals.items()} | {
-            f"{self.role}/grad_norm": grad_norm / count,
-            f"{self.role}/lr": stepped.learning_rate,
-            f"{self.role}/skipped_updates": float(skipped),
-            **self.utilization.metrics(self.ranks),
-        }
+        combined = combine(
+            self.ranks.sum({name: float(value) for name, value in part.items()})
+            | {
+                f"{self.role}/grad_norm": step.grad_norm,
+                f"{self.role}/lr": step.learning_rate,
+                f"{self.role}/skipped_updates": float(step.skipped),
+            }
+            for part, step in zip(parts, steps, strict=True)
+        )
+        return combined | self.utilization.metrics(self.ranks)
 
     def _loss(self, micro: TokenBatch, mini: MiniBatch) -> tuple[Tensor, dict[str, Tensor]]:
         raise NotImplementedError

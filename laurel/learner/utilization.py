@@ -1,4 +1,4 @@
-"""How much of the GPUs' arithmetic an update used: its FLOPs over what all ranks could have done in its time."""
+"""How much of the GPUs an update used: its FLOPs over what all ranks could have done in its time, and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Utilization:
 
     def __init__(self, role: str, module: Any, device: torch.device):
         backbone = backbone_of(module)
-        self.role = role
+        self.role, self.device = role, device
         # The embedding is looked up; tied to the head it multiplies there, and is counted there
         embedding = backbone.get_input_embeddings().weight.numel()
         self.backbone = sum(parameter.numel() for parameter in backbone.parameters()) - embedding
@@ -54,7 +54,21 @@ class Utilization:
         self._flops += attention + 6.0 * self.backbone * tokens + 6.0 * self.head * int(counted.response_mask.sum())
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """``perf/mfu/<role>`` since start(); nothing where the peak is unknown. Collective."""
+        """``perf/mfu/<role>`` since start(), where the peak is known, and the memory of the fullest GPU. Collective."""
+        if self.device.type != "cuda":
+            return {}
+        memory = {
+            "perf/max_memory_allocated_gb": self._fullest(torch.cuda.max_memory_allocated(self.device), ranks),
+            "perf/max_memory_reserved_gb": self._fullest(torch.cuda.max_memory_reserved(self.device), ranks),
+        }
+        return memory | self._mfu(ranks)
+
+    @staticmethod
+    def _fullest(bytes_here: int, ranks: Ranks) -> float:
+        """GiB of the rank with the most."""
+        return ranks.max(float(bytes_here)) / 2**30
+
+    def _mfu(self, ranks: Ranks) -> dict[str, float]:
         if self.peak is None:
             return {}
         seconds = time.perf_counter() - self._start

@@ -11,20 +11,16 @@ Done = tuple[int, int, Completion]
 _NAMED = 3
 
 
-def keep_all(group: Group) -> bool:
-    return True
-
-
 async def collect(
     prompts: Sequence[Prompt],
     *,
     generate: Callable[[int, Request], Awaitable[Completion]],
     n: int,
     sampling: SamplingParams,
-    seed: Callable[[Prompt, int], int],
+    seed: Callable[[int, int], int],
     score: Callable[[str, Prompt, int], Score],
     decode: Callable[[Sequence[int]], str],
-    keep: Callable[[Group], bool] = keep_all,
+    keep: Callable[[Group], bool],
     on_done: Callable[[int, int], None] = lambda done, total: None,
     on_wait: Callable[[str], None] = lambda line: None,
     wait_s: float = 30.0,
@@ -32,10 +28,11 @@ async def collect(
 ) -> list[Group]:
     """Sample ``n`` trajectories of each prompt and score each as it arrives; groups in the order of ``prompts``.
 
-    ``generate(position, request)`` is a pool's; ``score(text, prompt, sample)`` runs in this event loop's thread;
-    groups for which ``keep`` is False are left out. ``on_done(count, total)`` follows every trajectory, and
-    ``on_wait(line)`` says what is missing whenever nothing arrived for ``wait_s`` seconds. The first error of an engine
-    or of ``score`` cancels the rest and is raised. ``tag`` begins the request ids.
+    ``generate(position, request)`` is a pool's; ``seed(position, sample)`` decides a sample's random numbers;
+    ``score(text, prompt, sample)`` runs in this event loop's thread; groups for which ``keep`` is False are left out.
+    ``on_done(count, total)`` follows every trajectory, and ``on_wait(line)`` says what is missing whenever nothing
+    arrived for ``wait_s`` seconds. The first error of an engine or of ``score`` cancels the rest and is raised.
+    ``tag`` begins the request ids.
 
     Example: 2 prompts, n=3: six requests, "0/0", "0/1", ... "1/2"; two groups of three trajectories.
     """
@@ -43,7 +40,7 @@ async def collect(
 
     async def one(position: int, sample: int) -> None:
         prompt, name = prompts[position], f"{tag}{position}"
-        request = Request(f"{name}/{sample}", prompt.input_ids, sampling, seed(prompt, sample), group=name)
+        request = Request(f"{name}/{sample}", prompt.input_ids, sampling, seed(position, sample), group=name)
         try:
             results.put_nowait((position, sample, await generate(position, request)))
         except Exception as error:

@@ -24,11 +24,10 @@ class Columns(Protocol):
     def rows(self) -> Mapping[str, Tensor]: ...
 
 
-def batch_metrics(batch: Columns, *, critic: bool = False) -> dict[str, float]:
+def batch_metrics(batch: Columns) -> dict[str, float]:
     """Scores, rewards, advantages, returns, lengths, and rollout against learner log-probabilities.
 
-    Values are reported if ``critic`` is True: without a critic the column holds only zeros. Columns that the batch does
-    not have are left out.
+    Columns that the batch does not have (values without a critic) are left out.
     """
     tokens, rows = batch.tokens, batch.rows
     counted = rows["weight"] > 0
@@ -41,7 +40,7 @@ def batch_metrics(batch: Columns, *, critic: bool = False) -> dict[str, float]:
     for name in ("advantages", "returns"):
         if name in tokens:
             metrics |= _spread(f"critic/{name}", tokens[name][sampled])
-    if critic and "values" in tokens:
+    if "values" in tokens:
         metrics |= _spread("critic/values", tokens["values"][sampled])
         if "returns" in tokens:
             metrics["critic/vf_explained_var"] = explained_variance(

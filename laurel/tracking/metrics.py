@@ -120,7 +120,6 @@ _PERF = [
     Metric("perf/mfu/critic", "fraction", "mean", "Critic update FLOPs (no embedding look-up) / time / ranks / peak."),
     Metric("perf/max_memory_allocated_gb", "GiB", "max", "Most GPU memory that tensors took on any rank."),
     Metric("perf/max_memory_reserved_gb", "GiB", "max", "Most GPU memory that the allocator held on any rank."),
-    Metric("perf/cpu_memory_used_gb", "GiB", "max", "Memory of this machine in use."),
     Metric("rollout/tokens_per_second", "tokens/s", "mean", "Sampled tokens of all engines / timing_s/gen."),
     Metric("rollout/log_prob_diff/mean", "nats", "mean", "|rollout - old log-probability|, mean over sampled tokens."),
     Metric("rollout/log_prob_diff/max", "nats", "max", "|rollout - old log-probability|, largest over sampled tokens."),

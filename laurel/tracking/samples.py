@@ -60,6 +60,11 @@ def prompt_text(prompt: Prompt) -> str:
     return "\n".join(_text(message["content"]) for message in prompt.messages)
 
 
+def validation_samples(folder: Path, step: int) -> Path:
+    """Where the samples of a validation lie."""
+    return folder / f"step_{step}.parquet"
+
+
 def write_validation_samples(folder: Path, step: int, samples: Sequence[Sample]) -> Path:
     """``folder/step_<step>.parquet``, a row per sample, replaced at once.
 
@@ -77,7 +82,7 @@ def write_validation_samples(folder: Path, step: int, samples: Sequence[Sample])
     for name in names:
         columns[f"extras.{name}"] = pa.array([sample.extras.get(name) for sample in samples], pa.float64())
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{step}.parquet"
+    path = validation_samples(folder, step)
     partial = path.with_suffix(".parquet.tmp")
     pq.write_table(pa.table(columns), partial)
     os.replace(partial, path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from laurel.algos.table import Algorithm, build_algorithm
 from laurel.config.tree import Config
-from laurel.data.prompts import load_prompts
+from laurel.data.prompts import PromptTable, load_prompts
 from laurel.data.sampler import PromptOrder
 from laurel.models.tokenizer import load_tokenizer, render_prompt, tokenizer_key
 from laurel.rewards.reward_fn import RewardFn, load_reward_fn
@@ -24,7 +24,7 @@ from laurel.trainer.roles import ActorAfterWarmup, ActorOfOneUpdate, ActorRole, 
 from laurel.trainer.rollouts import Rollouts, training_sampling, validation_sampling
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
-from laurel.types import Prompt
+from laurel.types import LaurelError, Prompt
 from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
 from laurel.workers.group import WorkerGroup
 from laurel.workers.host import Updates
@@ -66,6 +66,11 @@ def prepare(config: Config) -> Prepared:
     train = _prompts(config, config.data.train_files, tokenizer, limit=config.data.train_max_samples)
     val = _prompts(config, config.data.val_files, tokenizer, limit=config.data.val_max_samples)
     trainer = config.trainer
+    if not trainer.val_only and len(train) < config.data.train_batch_size:
+        raise LaurelError(
+            f"data.train_batch_size={config.data.train_batch_size} exceeds the {len(train)} training prompts that are "
+            f"left ({train.report if isinstance(train, PromptTable) else 'no files'}); use at most {len(train)}"
+        )
     steps = total_steps(len(train), config.data.train_batch_size, trainer.total_epochs, trainer.total_training_steps)
     default_dir = Path("checkpoints") / trainer.project_name / trainer.experiment_name
     return Prepared(
@@ -89,13 +94,14 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
     checkpoint = find_checkpoint(trainer, prepared.checkpoint_dir)
     if checkpoint is not None:
         restore(checkpoint, config, roles, state)
+    report = _report(prepared, timer, group.world, resumed_step=_logged_until(config, state, checkpoint))
     return Run(
         config=config,
         roles=roles,
         algo=prepared.algo,
         state=state,
         timer=timer,
-        report=_report(prepared, timer, group.world, resumed_step=_logged_until(config, state, checkpoint)),
+        report=report,
         train_prompts=prepared.train_prompts,
         val_prompts=prepared.val_prompts,
         order=PromptOrder(max(1, len(prepared.train_prompts)), config.data.seed, config.data.shuffle),
@@ -109,6 +115,7 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
             has_data=len(prepared.val_prompts) > 0,
         ),
         checkpoint_dir=prepared.checkpoint_dir,
+        validated_before=checkpoint is not None and report.validated(state.step, checkpoint),
     )
 
 
@@ -182,7 +189,6 @@ def _report(prepared: Prepared, timer: Timer, ranks: int, *, resumed_step: int |
         timer=timer,
         ranks=ranks,
         rows_per_epoch=max(1, len(prepared.train_prompts)),
-        has_critic=bool(prepared.config.critic.enable),
         validation_dir=validation_dir,
         rollout_dir=Path(trainer.rollout_data_dir) if trainer.rollout_data_dir else None,
     )

@@ -23,9 +23,12 @@ class ValidationCadence(Cadence):
     before_train: bool
     has_data: bool
 
-    def at_start(self, step: int) -> bool:
-        """A run that resumes has its validation of that step already."""
-        return self.has_data and self.before_train and step == 0
+    def at_start(self, step: int, *, done: bool) -> bool:
+        """Before the first step; or after a resume if the validation of that step is not ``done``, since a run may end
+        between its checkpoint and the validation that was due."""
+        if step == 0:
+            return self.has_data and self.before_train
+        return self.due(step) and not done
 
     def due(self, step: int) -> bool:
         return self.has_data and super().due(step)

@@ -70,6 +70,19 @@ def restore(folder: Path, config: Config, roles: Roles, state: RunState) -> None
     roles.actor.load(folder / "actor")
     roles.critic.load(folder / "critic")
     state.restore(folder)
+    control = config.algorithm.kl_ctrl
+    if control.type == "fixed" or stored["algorithm"]["kl_ctrl"] != control.model_dump(mode="json"):
+        state.kl_coef = control.kl_coef  # what an adaptive controller arrived at holds only for its own settings
+
+
+# Settings that say where things lie or how to go on: they change when a folder is moved, and training does not.
+WHERE = (
+    "trainer.default_local_dir",
+    "trainer.validation_data_dir",
+    "trainer.rollout_data_dir",
+    "trainer.resume_mode",
+    "trainer.resume_from_path",
+)
 
 
 def config_changes(stored: Mapping[str, Any], config: Config) -> list[str]:
@@ -81,7 +94,7 @@ def config_changes(stored: Mapping[str, Any], config: Config) -> list[str]:
     return [
         f"{key}: {before.get(key)!r} in the checkpoint, now {value!r} (this one counts)"
         for key, value in now.items()
-        if before.get(key) != value
+        if before.get(key) != value and key not in WHERE
     ]
 
 

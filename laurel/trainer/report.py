@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,13 @@ from laurel.batch.token_batch import TokenBatch
 from laurel.tracking.batch_metrics import batch_metrics, speed_metrics
 from laurel.tracking.console import stamped
 from laurel.tracking.loggers import Loggers
-from laurel.tracking.samples import Sample, samples_of, write_rollout_samples, write_validation_samples
+from laurel.tracking.samples import (
+    Sample,
+    samples_of,
+    validation_samples,
+    write_rollout_samples,
+    write_validation_samples,
+)
 from laurel.tracking.timer import Timer
 from laurel.trainer.roles import Metrics
 from laurel.trainer.run_state import RunState
@@ -32,7 +37,6 @@ class Report:
     timer: Timer
     ranks: int
     rows_per_epoch: int
-    has_critic: bool
     validation_dir: Path
     rollout_dir: Path | None
     validations: list[tuple[int, Sequence[Sample], Metrics]] = field(default_factory=list)
@@ -59,7 +63,7 @@ class Report:
                 "training/policy_version": state.policy_version,
             }
             | metrics
-            | batch_metrics(batch, critic=self.has_critic)
+            | batch_metrics(batch)
             | timing
             | speed_metrics(batch, timing, ranks=self.ranks),
         )
@@ -72,6 +76,14 @@ class Report:
         self.loggers.log_samples(step, samples)
         write_validation_samples(self.validation_dir, step, samples)
         say(validation_line(step, samples, metrics))
+
+    def validated(self, step: int, checkpoint: Path) -> bool:
+        """Whether the run that wrote ``checkpoint`` at ``step`` also validated there.
+
+        It saves first: samples older than the checkpoint are of another run in the same folder.
+        """
+        samples = validation_samples(self.validation_dir, step)
+        return samples.exists() and samples.stat().st_mtime >= checkpoint.stat().st_mtime
 
     def saved(self, folder: Path) -> None:
         self.loggers.log(int(folder.name.rpartition("_")[2]), self.timer.take())
@@ -94,8 +106,3 @@ def validation_line(step: int, samples: Sequence[Sample], metrics: Metrics) -> s
         parts.setdefault(source, []).append(f"{rest.removeprefix(source + '/')} {value:.4g}")
     shown = " | ".join(f"{source}: {', '.join(values)}" for source, values in parts.items())
     return f"validation at step {step}: {rows} rows | {shown}"
-
-
-def read_log(path: Path) -> list[Metrics]:
-    """The objects of a metrics.jsonl, in order."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

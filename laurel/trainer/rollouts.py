@@ -15,7 +15,7 @@ from laurel.rollout.seeds import sample_seed
 from laurel.tracking.console import Progress
 from laurel.tracking.timer import Timer
 from laurel.trainer.report import say
-from laurel.types import Group, Prompt, SamplingParams
+from laurel.types import Group, Prompt, SamplingParams, Score
 
 # Validation must not share random numbers with any training step.
 VALIDATION_STEP = 2**62
@@ -69,10 +69,21 @@ class Rollouts:
         step: int,
         keep: Callable[[Group], bool],
     ) -> list[Group]:
-        def seed(prompt: Prompt, sample: int) -> int:
-            return sample_seed(self.seed, step, prompt.index, sample)
+        draws = numbered_draws(prompts)
+
+        def seed(position: int, sample: int) -> int:
+            # A row drawn twice (a batch may span epochs) must not get the same samples twice
+            return sample_seed(self.seed, step, prompts[position].index, draws[position] * n + sample)
 
         with self.progress.phase(name, total=len(prompts) * n, unit="trajectories") as phase:
+
+            def score(text: str, prompt: Prompt, sample: int) -> Score:
+                # Runs in this thread: while it does, only the progress thread can say what is waited for
+                phase.waiting_for = f"the score of row {prompt.index}, sample {sample}"
+                found = self.reward.score(text, prompt, sample)
+                phase.waiting_for = ""
+                return found
+
             return asyncio.run(
                 collect(
                     prompts,
@@ -81,12 +92,22 @@ class Rollouts:
                     sampling=sampling,
                     seed=seed,
                     decode=self.decode,
-                    score=self.reward.score,
+                    score=score,
                     keep=keep,
                     on_done=lambda done, total: phase.advance(done - phase.done),
                     on_wait=say,
                 )
             )
+
+
+def numbered_draws(prompts: Sequence[Prompt]) -> list[int]:
+    """How often each prompt's row came before in the batch. Example: rows 3, 5, 3 give 0, 0, 1."""
+    seen: dict[int, int] = {}
+    draws = []
+    for prompt in prompts:
+        draws.append(seen.get(prompt.index, 0))
+        seen[prompt.index] = draws[-1] + 1
+    return draws
 
 
 def training_sampling(config: Config) -> SamplingParams:

@@ -35,6 +35,8 @@ class Run:
     saving: Cadence
     validation: ValidationCadence
     checkpoint_dir: Path
+    validated_before: bool
+    """Whether the checkpoint that this run goes on from was validated."""
 
     def next_prompts(self) -> list[Prompt]:
         """The prompts of the next step, in an order that depends on (data.seed, number consumed) alone."""

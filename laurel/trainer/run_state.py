@@ -31,7 +31,8 @@ class RunState:
     def restore(self, folder: Path) -> None:
         """Take over what ``save`` wrote."""
         stored = json.loads((folder / "run_state.json").read_text())
-        if stored.keys() != asdict(self).keys():
-            raise LaurelError(f"{folder}/run_state.json has fields {sorted(stored)}; needs {sorted(asdict(self))}")
+        unknown = sorted(stored.keys() - asdict(self).keys())
+        if unknown:
+            raise LaurelError(f"{folder}/run_state.json has unknown fields {unknown}; it was written by a newer Laurel")
         for name, value in stored.items():
             setattr(self, name, value)

@@ -51,7 +51,7 @@ def train(run: Run) -> None:
     state = run.state
     run.report.begin(state, run.total_steps)
     run.roles.weights.publish(state.policy_version)
-    if run.validation.at_start(state.step):
+    if run.validation.at_start(state.step, done=run.validated_before):
         run.report.validation(state.step, *validate(run))
     while state.step < run.total_steps:
         state.step += 1

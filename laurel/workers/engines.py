@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from laurel.config.tree import Config
-from laurel.models.slots import CacheShape, cache_shape
+from laurel.models.slots import cache_shape
 from laurel.models.tokenizer import load_tokenizer, stop_token_ids
 from laurel.rollout.native.engine import NativeEngine
 from laurel.types import LaurelError
@@ -29,7 +29,7 @@ def build_engine(config: Config, module: nn.Module, *, device: torch.device, wor
     dtype = next(module.parameters()).dtype
     slots = rollout.max_num_seqs or slots_for(
         trajectories=-(-config.data.train_batch_size * rollout.n // world),
-        slot_bytes=slot_bytes(cache_shape(module, max_len), max_len, dtype),
+        slot_bytes=cache_shape(module, max_len).bytes_per_token(dtype) * max_len,
         memory=cache_memory(
             device, share=rollout.gpu_memory_utilization, ranks_here=config.trainer.n_gpus_per_node or 1
         ),
@@ -53,11 +53,6 @@ def slots_for(*, trajectories: int, slot_bytes: int, memory: int, device: str) -
     Example: 256 trajectories, 1 MiB a slot, 100 MiB of memory: 100 slots.
     """
     return max(1, min(max(trajectories, _FEWEST_WANTED), memory // slot_bytes, _MOST_SLOTS[device]))
-
-
-def slot_bytes(shape: CacheShape, max_len: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of one sequence of ``max_len`` tokens."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * max_len * dtype.itemsize
 
 
 def cache_memory(device: torch.device, *, share: float, ranks_here: int) -> int:

@@ -55,7 +55,7 @@ class WorkerGroup:
         placement = reserve(wanted, timeout_s=trainer.placement_timeout, alone=alone, say=say)
         group = cls((), placement, say=say)
         try:
-            group.handles = start_ranks(placement, say=say)
+            group.handles = start_ranks(placement, deadline_s=trainer.placement_timeout, say=say)
             for line in describe_nodes(group.members):
                 say(line)
             group._build(config, updates)
@@ -110,7 +110,7 @@ class WorkerGroup:
         self.close() if error is None else self.kill()
 
 
-def start_ranks(placement: Placement, *, say: Say = print) -> tuple[Handle, ...]:
+def start_ranks(placement: Placement, *, deadline_s: float, say: Say = print) -> tuple[Handle, ...]:
     """One actor per rank. Ranks count along the placement's nodes; on a node by the index of the GPU that Ray gave."""
     device = placement.wanted.device
     started: list[tuple[Place, ActorProxy[Rank]]] = []
@@ -125,7 +125,7 @@ def start_ranks(placement: Placement, *, say: Say = print) -> tuple[Handle, ...]
     ]
     try:
         refs = [actor.describe.remote(rank, device) for rank, (_, actor) in enumerate(started)]
-        members = gather(refs, expected, "its start", say=say)
+        members = gather(refs, expected, "its start", say=say, deadline_s=deadline_s)
     except LaurelError:
         for _, actor in started:
             end(actor)

@@ -1,21 +1,20 @@
-"""The engine of one rank as the driver sees it: an Engine whose requests travel together."""
+"""The engine of one rank as the driver sees it, with requests that travel together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from laurel.types import Completion, Fingerprint, LaurelError, Request
+from laurel.types import Completion, Request
 from laurel.workers.group import Handle, WorkerGroup
 from laurel.workers.session import Say
 from laurel.workers.waiting import next_reply
 
 
 class RolloutClient:
-    """The Engine protocol for one rank. Requests issued in one tick of the event loop travel in one call, whose reply
-    streams back as completions finish. Weights, sleep and wake are the WeightsClient's, for all ranks at once.
+    """The part of the Engine protocol that concerns requests, for one rank. Those issued in one tick of the event loop
+    travel in one call, whose reply streams back as completions finish. Weights, sleep and wake are the WeightsClient's,
+    for all ranks at once.
     """
 
     def __init__(self, handle: Handle, *, say: Say = print):
@@ -35,15 +34,6 @@ class RolloutClient:
     async def abort(self, ids: Sequence[str]) -> None:
         """The named requests end now, with what they have and finish_reason "abort"."""
         await self.handle.actor.abort.remote(list(ids))
-
-    async def load_weights(self, version: int, buckets: Iterable[Mapping[str, Tensor]] | None) -> Fingerprint:
-        raise LaurelError("weights reach all ranks together: use WeightsClient.publish and awake")
-
-    async def sleep(self) -> None:
-        raise LaurelError("engines sleep and wake together: use WeightsClient.awake")
-
-    async def wake(self, what: str) -> None:
-        raise LaurelError("engines sleep and wake together: use WeightsClient.awake")
 
     def _send(self) -> None:
         issued, self._issued = self._issued, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import socket
 import time
@@ -63,25 +64,33 @@ class Member:
         return f"rank {self.rank} on node {self.ip} (pid {self.pid})"
 
 
-def gather(refs: Sequence[ObjectRef], members: Sequence[Member], what: str, *, say: Say = print) -> list[Any]:
+def gather(
+    refs: Sequence[ObjectRef], members: Sequence[Member], what: str, *, say: Say = print, deadline_s: float = math.inf
+) -> list[Any]:
     """What each rank answered, in rank order. Raises WorkerError, or a rank's own LaurelError, without waiting for
-    ranks that may hang in a collective because another one failed."""
+    ranks that may hang in a collective because another one failed; a WorkerError that names the ranks that did not
+    answer within ``deadline_s``."""
     rank_of = {ref: rank for rank, ref in enumerate(refs)}
     answers: list[Any] = [None] * len(refs)
     pending = list(refs)
     start = time.monotonic()
     reported = start
     while pending:
-        ready, pending = ray.wait(pending, num_returns=1, timeout=REPORT_EVERY_S)
+        ready, pending = ray.wait(pending, num_returns=1, timeout=min(REPORT_EVERY_S, deadline_s))
         for ref in ready:
             try:
                 answers[rank_of[ref]] = ray.get(ref)
             except RayError as error:
                 failures = [(rank_of[ref], error), *_further_failures(pending, rank_of)]
                 raise first_cause(failures, members, what) from None
-        if pending and time.monotonic() - reported >= REPORT_EVERY_S:
-            reported = time.monotonic()
-            say(still_waiting([members[rank_of[ref]] for ref in pending], what, reported - start))
+        now = time.monotonic()
+        late = [members[rank_of[ref]] for ref in pending]
+        if late and now - start >= deadline_s:
+            line = still_waiting(late, what, now - start)
+            raise WorkerError(f"{line}. That is the limit, trainer.placement_timeout; see the Ray logs of these nodes")
+        if late and now - reported >= REPORT_EVERY_S:
+            reported = now
+            say(still_waiting(late, what, now - start))
     return answers
 
 

@@ -31,7 +31,7 @@ def test_keys_are_what_the_configuration_accepts(literal, rows: dict) -> None:
 def test_gae_binds_gamma_and_lam(make_batch) -> None:
     built = table.build_algorithm(config(algorithm={"adv_estimator": "gae", "gamma": 0.5, "lam": 0.5}))
     batch = make_batch([(1, [True, True])], rewards=[0.0, 0.0, 1.0], values=[0.0, 0.5, 0.25])
-    assert (built.name, built.needs_critic) == ("gae", True)
+    assert built.name == "gae"
     assert built.advantages(batch)["returns"].tolist() == pytest.approx([0.0, 0.3125, 1.0])
 
 
@@ -41,7 +41,6 @@ def test_grpo_binds_its_normalisation(make_batch, by_std: bool, expected: float)
         config(algorithm={"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": by_std}),
     )
     batch = make_batch([(1, [True]), (1, [True])], rewards=[0, 1.0, 0, 4.0])
-    assert not built.needs_critic
     assert built.advantages(batch)["advantages"].tolist() == pytest.approx([0, -expected, 0, expected], abs=1e-4)
 
 
@@ -99,7 +98,7 @@ def test_policy_loss_binds_every_setting() -> None:
     assert loss.token_loss.keywords == {"clip_low": 0.1, "clip_high": 0.3, "clip_c": 4.0}
     assert (loss.loss_agg_mode, loss.loss_scale_factor) == ("seq-mean-token-sum-norm", 9.0)
     assert (loss.entropy_coeff, loss.use_kl_loss, loss.kl_loss_coef, loss.kl_loss_type) == (0.01, True, 0.2, "abs")
-    assert (loss.needs_entropy, loss.needs_ref) == (True, True)
+    assert loss.needs_entropy
 
 
 def test_value_loss_binds_every_setting() -> None:

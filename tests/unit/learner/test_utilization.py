@@ -24,7 +24,7 @@ def test_flops_of_a_micro_batch_by_hand(model):
     # Rows of 3 and 4 tokens count (the third has weight 0): 5 tokens computed, 3 sampled
     attention = 6 * config.num_hidden_layers * config.hidden_size * (3**2 + 4**2)
     flops = 6 * used.backbone * 5 + 6 * used.head * 3 + attention
-    assert used.metrics(ONE_RANK)["perf/mfu/actor"] == pytest.approx(flops / 2e9, rel=0.05)
+    assert used._mfu(ONE_RANK)["perf/mfu/actor"] == pytest.approx(flops / 2e9, rel=0.05)
 
 
 def test_without_a_known_peak_nothing_is_claimed(model):

@@ -21,7 +21,8 @@ def run(prompts=PROMPTS, n=2, **given):
 
     settings = {
         "generate": answer,
-        "seed": lambda one, sample: 100 * one.index + sample,
+        "seed": lambda position, sample: 100 * position + sample,
+        "keep": lambda group: True,
         "score": lambda text, one, sample: Score(one.ground_truth + sample / 10),
         "decode": lambda ids: "-".join(map(str, ids)),
     }
@@ -53,12 +54,12 @@ def test_requests_name_their_group_and_carry_seed_and_sampling():
 
     run(generate=answer, tag="step7/")
     assert [(position, one.id, one.group, one.seed) for position, one in asked] == [
-        (0, "step7/0/0", "step7/0", 1000),
-        (0, "step7/0/1", "step7/0", 1001),
-        (1, "step7/1/0", "step7/1", 1100),
-        (1, "step7/1/1", "step7/1", 1101),
-        (2, "step7/2/0", "step7/2", 1200),
-        (2, "step7/2/1", "step7/2", 1201),
+        (0, "step7/0/0", "step7/0", 0),
+        (0, "step7/0/1", "step7/0", 1),
+        (1, "step7/1/0", "step7/1", 100),
+        (1, "step7/1/1", "step7/1", 101),
+        (2, "step7/2/0", "step7/2", 200),
+        (2, "step7/2/1", "step7/2", 201),
     ]
     assert asked[3][1].prompt_ids == (1, 2)
     assert asked[3][1].sampling == SAMPLING
@@ -115,7 +116,8 @@ def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
             prompts,
             n=3,
             generate=EnginePool(engines).generate,
-            seed=lambda one, sample: sample_seed(1, 5, one.index, sample),
+            seed=lambda position, sample: sample_seed(1, 5, position, sample),
+            keep=lambda group: True,
             score=lambda text, one, sample: Score(0.0),
         )
         return [[t.response_ids for t in group.trajectories] for group in groups]

@@ -38,7 +38,7 @@ def test_prompt_lengths() -> None:
 
 
 def test_statistics_of_a_batch() -> None:
-    metrics = batch_metrics(batch(), critic=True)
+    metrics = batch_metrics(batch())
     assert metrics == pytest.approx(
         {
             "critic/score/mean": 1.5,
@@ -72,7 +72,11 @@ def test_statistics_of_a_batch() -> None:
 
 
 def test_values_are_not_reported_without_a_critic() -> None:
-    assert not any("values" in name or "vf_" in name for name in batch_metrics(batch()))
+    full = batch()
+    tokens = {name: column for name, column in full.tokens.items() if name != "values"}
+    metrics = batch_metrics(TokenBatch(tokens, full.rows, full.cu_seqlens))
+    assert "critic/returns/mean" in metrics
+    assert not any("values" in name or "vf_" in name for name in metrics)
 
 
 def test_speed_counts_no_padding() -> None:

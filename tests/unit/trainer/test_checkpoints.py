@@ -3,7 +3,9 @@ import json
 import pytest
 
 from laurel.config.load import load
-from laurel.trainer.checkpoints import config_changes, require_shards
+from laurel.trainer.checkpoints import config_changes, require_shards, restore
+from laurel.trainer.roles import NoCritic, Roles
+from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError
 
 
@@ -27,3 +29,32 @@ def test_shards_on_another_nodes_disk_are_missed_when_saving(tmp_path):
         require_shards(tmp_path)
     (tmp_path / "actor" / "shard-00001-of-00002.safetensors").touch()
     require_shards(tmp_path)
+
+
+class Actor:
+    def load(self, folder) -> None:
+        assert folder.name == "actor"
+
+
+def kl_after_resume(tmp_path, stored: list[str], now: list[str]) -> float:
+    """kl_coef of a run that goes on from a checkpoint whose controller had arrived at 0.07."""
+    settings = ["trainer.device=cpu", "algorithm.kl_ctrl.kl_coef=0.01"]
+    before, config = load(settings + stored).config, load(settings + now).config
+    RunState(step=5, consumed=40, policy_version=5, kl_coef=0.07).save(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": before.model_dump(mode="json")}))
+    state = RunState()
+    restore(tmp_path, config, Roles(Actor(), None, NoCritic(), None, None), state)
+    assert (state.step, state.consumed, state.policy_version) == (5, 40, 5)
+    return state.kl_coef
+
+
+def test_an_adaptive_controller_goes_on_from_where_it_was(tmp_path):
+    adaptive = ["algorithm.kl_ctrl.type=adaptive"]
+    assert kl_after_resume(tmp_path, adaptive, adaptive) == 0.07
+
+
+def test_a_changed_kl_weight_counts_after_a_resume(tmp_path):
+    adaptive = ["algorithm.kl_ctrl.type=adaptive"]
+    assert kl_after_resume(tmp_path, [], ["algorithm.kl_ctrl.kl_coef=0.5"]) == 0.5
+    assert kl_after_resume(tmp_path, adaptive, [*adaptive, "algorithm.kl_ctrl.target_kl=0.3"]) == 0.01
+    assert kl_after_resume(tmp_path, adaptive, []) == 0.01

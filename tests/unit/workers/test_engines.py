@@ -1,15 +1,9 @@
 import torch
 
-from laurel.models.slots import CacheShape
 from laurel.workers import engines
-from laurel.workers.engines import available_memory, cache_memory, slot_bytes, slots_for
+from laurel.workers.engines import available_memory, cache_memory, slots_for
 
 MIB = 1 << 20
-
-
-def test_slot_bytes_are_keys_and_values_of_all_layers():
-    # 2 (keys, values) x 30 layers x 3 heads x 64 x 128 tokens x 4 bytes
-    assert slot_bytes(CacheShape(30, 3, 64), 128, torch.float32) == 2 * 30 * 3 * 64 * 128 * 4
 
 
 def test_slots_are_this_ranks_part_of_the_batch_within_memory():

@@ -1,10 +1,9 @@
 import asyncio
 from types import SimpleNamespace
 
-import pytest
 from ray.exceptions import ActorDiedError
 
-from laurel.types import Completion, LaurelError, Request, SamplingParams
+from laurel.types import Completion, Request, SamplingParams
 from laurel.workers.rollout_client import RolloutClient
 from laurel.workers.waiting import Member, WorkerError
 
@@ -94,8 +93,3 @@ def test_abort_goes_to_the_rank():
     actor = FakeActor()
     asyncio.run(client(actor).abort(("a", "b")))
     assert actor.aborted == ["a", "b"]
-
-
-def test_weights_are_not_this_clients():
-    with pytest.raises(LaurelError, match="WeightsClient"):
-        asyncio.run(client(FakeActor()).sleep())

@@ -107,7 +107,7 @@ def test_gather_returns_answers_in_rank_order(ray):
 
 
 def test_gather_reports_whom_it_waits_for(ray, monkeypatch):
-    clock = iter([0.0, 30.0, 30.0, 45.0, 61.0, 61.0, 62.0])
+    clock = iter([0.0, 30.0, 45.0, 61.0, 62.0])
     monkeypatch.setattr(waiting.time, "monotonic", lambda: next(clock))
     ray([[], ["a"], [], ["b"]], {"a": 1, "b": 2})
     said = []
@@ -116,6 +116,14 @@ def test_gather_reports_whom_it_waits_for(ray, monkeypatch):
         "Waiting 30 s for values: rank 0 on node 10.0.0.0 (pid 70), rank 1 on node 10.0.0.1 (pid 71)",
         "Waiting 61 s for values: rank 1 on node 10.0.0.1 (pid 71)",
     ]
+
+
+def test_gather_ends_at_its_deadline_and_names_who_is_late(ray, monkeypatch):
+    clock = iter([0.0, 5.0, 10.0])
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: next(clock))
+    ray([["a"], []], {"a": 1, "b": 2})
+    with pytest.raises(WorkerError, match=r"Waiting 10 s for its start: rank 1 .* trainer\.placement_timeout"):
+        gather(["a", "b"], MEMBERS, "its start", deadline_s=10.0)
 
 
 def test_gather_does_not_wait_for_ranks_that_hang_after_a_failure(ray):
