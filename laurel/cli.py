@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from laurel.config.usage import EXAMPLE, NEXT, SETTINGS
-from laurel.types import LaurelError
+from laurel.types import ConfigError, LaurelError
 
 RAW: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -187,6 +187,6 @@ def _finish(act: Callable[[], object]) -> None:
     except LaurelError as error:
         sys.stdout.flush()
         print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from error
     if isinstance(code, int) and code:
         raise typer.Exit(code)

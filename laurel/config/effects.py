@@ -56,6 +56,13 @@ def _whole_batch_updates(config: Config, given: Given) -> bool:
     return min(sizes) >= config.data.train_batch_size
 
 
+def _ratio_is_one(config: Config, given: Given) -> bool:
+    """One update per batch: the update's own forward gives the old log-probabilities."""
+    actor = config.actor_rollout_ref.actor
+    once = actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
+    return once and not config.trainer.val_only
+
+
 def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -> tuple[Idle, Idle]:
     """Of the two ways to size a forward, one counts."""
     size, budget = f"{prefix}{kind}micro_batch_size_per_gpu", f"{prefix}{kind}max_token_len_per_gpu"
@@ -91,6 +98,16 @@ IDLE: tuple[Idle, ...] = (
         (ACTOR + "kl_loss_coef", ACTOR + "kl_loss_type"),
         lambda c, g: not c.actor_rollout_ref.actor.use_kl_loss,
         ACTOR + "use_kl_loss is False",
+    ),
+    Idle(
+        tuple(f"{ACTOR}clip_ratio{side}" for side in ("", "_low", "_high", "_c")),
+        _ratio_is_one,
+        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) has a ratio of exactly 1",
+    ),
+    Idle(
+        (ROLLOUT + "log_prob_*",),
+        lambda c, g: _ratio_is_one(c, g) and not c.algorithm.use_kl_in_reward,
+        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) needs no old log-probabilities",
     ),
     Idle((ACTOR + "clip_ratio",), _both_sides, "clip_ratio_low and clip_ratio_high are both given"),
     Idle(
@@ -131,6 +148,11 @@ IDLE: tuple[Idle, ...] = (
         tuple(ROLLOUT + "val_kwargs." + name for name in ("temperature", "top_p", "top_k")),
         lambda c, g: not c.actor_rollout_ref.rollout.val_kwargs.do_sample,
         ROLLOUT + "val_kwargs.do_sample is False: validation is greedy",
+    ),
+    Idle(
+        (ROLLOUT + "val_kwargs.n",),
+        lambda c, g: not c.actor_rollout_ref.rollout.val_kwargs.do_sample,
+        ROLLOUT + "val_kwargs.do_sample is False: greedy samples of one prompt are all the same",
     ),
     Idle(
         (ROLLOUT + "engine_kwargs",),
@@ -187,6 +209,16 @@ IDLE: tuple[Idle, ...] = (
         ("trainer.test_freq", "trainer.val_before_train", "trainer.log_val_generations", "trainer.validation_data_dir"),
         lambda c, g: not c.data.val_files,
         "data.val_files is empty: nothing is validated",
+    ),
+    Idle(
+        ("trainer.log_val_generations",),
+        lambda c, g: set(c.trainer.logger) == {"file"},
+        "trainer.logger has only file, which shows no text (every validation is kept as parquet)",
+    ),
+    Idle(
+        ("trainer.total_epochs", ROLLOUT + "n", ACTOR + "*", "data.train_batch_size", "data.shuffle", "data.seed"),
+        lambda c, g: c.trainer.val_only and bool(c.data.val_files),
+        "trainer.val_only validates and stops",
     ),
     Idle(
         ("trainer.total_training_steps", "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup"),

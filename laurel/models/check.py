@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config, Model
+from laurel.models.served import untrained
 from laurel.types import Problem
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
@@ -14,7 +15,8 @@ WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin")
 
 
 def check(config: Config) -> list[Problem]:
-    """Problems of the models that will be loaded. A hub id passes: it is fetched, or refused, before a GPU is held."""
+    """Problems of the models that will be loaded. A hub id passes: the driver fetches it, or refuses it, before any
+    rank is started (``models.load.inspect``)."""
     part = config.actor_rollout_ref
     if part.model.path is None:
         cure = "give a Hugging Face folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct"
@@ -67,7 +69,11 @@ def _check_folder(config: Config, where: str, model: Model, folder: Path) -> lis
     if named and not any("CausalLM" in name or name.endswith("Model") for name in named):
         cure = f"is a {', '.join(named)}; Laurel trains causal language models (…ForCausalLM)"
         problems.append(Problem(field, model.path, cure))
-    return problems + _check_length(config, where, {**described, **model.override_config}, model)
+    described |= model.override_config
+    reason = untrained(described)
+    if reason is not None:
+        problems.append(Problem(field, model.path, reason))
+    return problems + _check_length(config, where, described, model)
 
 
 def _check_length(config: Config, where: str, described: dict[str, Any], model: Model) -> list[Problem]:

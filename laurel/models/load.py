@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from laurel.config.tree import Model
 from laurel.models import attention as packed
-from laurel.models.hub import hub_answers
+from laurel.models.hub import fetch, hub_answers
+from laurel.models.served import untrained
 from laurel.types import LaurelError
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 VALUE_HEAD = "value_head"
 # Attributes of a model's config that change logits after the head, and their values without effect. The chunked head
 # computes hidden @ weight.T alone, so a model with another value would train on wrong log-probabilities.
-_AFTER_THE_HEAD = {
-    "final_logit_softcapping": (None, 0, 0.0),
-    "logits_scaling": (None, 1, 1.0),
-    "logit_scale": (None, 1, 1.0),
-    "lm_head_multiplier": (None, 1, 1.0),
-    "dim_model_base": (None,),
-}
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def load_model_config(model: Model) -> PretrainedConfig:
@@ -42,6 +35,15 @@ def load_model_config(model: Model) -> PretrainedConfig:
             )
         setattr(config, name, value)
     return config
+
+
+def inspect(model: Model, *, say: Callable[[str], None] = print) -> None:
+    """Fetch a hub id's files and read its config with the overrides: what is wrong with it comes before a rank starts.
+
+    Raises LaurelError naming the model or the field.
+    """
+    _fetch(lambda path, **_: fetch(str(path), say=say), model, "files")
+    check_served(load_model_config(model))
 
 
 def load_policy(
@@ -175,17 +177,9 @@ def backbone_of(module: Any) -> Any:
 
 def check_served(config: PretrainedConfig) -> None:
     """Raise LaurelError for a model that packed attention or the chunked head would compute wrongly."""
-    fields = config.to_dict()
-    for name, neutral in _AFTER_THE_HEAD.items():
-        if fields.get(name) not in neutral:
-            raise LaurelError(
-                f"{type(config).__name__} has {name}={fields[name]!r}, which changes logits after the head; the "
-                "log-prob head does not compute that: choose another model"
-            )
-    other = set(fields.get("layer_types") or ()) - _LAYER_TYPES
-    if other or config.is_encoder_decoder:
-        what = f"layers of type {sorted(other)}" if other else "an encoder"
-        raise LaurelError(f"{type(config).__name__} has {what}; only decoders made of attention layers can be packed")
+    reason = untrained(config.to_dict())
+    if reason is not None:
+        raise LaurelError(reason)
 
 
 def _prepared(module: PreTrainedModel, model: Model) -> PreTrainedModel:

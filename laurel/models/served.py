@@ -1,4 +1,4 @@
-"""Which decoder models the slot engine can serve, read from a model's config without torch."""
+"""Which decoder models Laurel can train and serve, read from a model's config without torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,32 @@ from typing import Any
 # A cache position means the same key whatever else is in the batch only if the rope does not depend on the length seen.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
+
+# What some models do to logits after the head, and the values at which that is nothing.
+_AFTER_THE_HEAD: dict[str, tuple[Any, ...]] = {
+    "final_logit_softcapping": (None, 0, 0.0),
+    "logits_scaling": (None, 1, 1.0),
+    "logit_scale": (None, 1, 1.0),
+    "lm_head_multiplier": (None, 1, 1.0),
+    "dim_model_base": (None,),
+}
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+def untrained(config: Mapping[str, Any]) -> str | None:
+    """Why packed attention or the chunked head would compute a model with this ``config.json`` wrongly; None if not."""
+    family = config.get("model_type", "this model")
+    for name, neutral in _AFTER_THE_HEAD.items():
+        if config.get(name) not in neutral:
+            return (
+                f"{family} has {name}={config[name]!r}, which changes logits after the head; the log-prob head does "
+                "not compute that: choose another model"
+            )
+    other = sorted(set(config.get("layer_types") or ()) - _LAYER_TYPES)
+    if other or config.get("is_encoder_decoder"):
+        what = f"layers of type {', '.join(other)}" if other else "an encoder"
+        return f"{family} has {what}; only decoders made of attention layers can be trained: choose another model"
+    return None
 
 
 def unserved(config: Mapping[str, Any], max_len: int) -> str | None:

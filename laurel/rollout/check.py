@@ -12,7 +12,6 @@ from laurel.models.served import unserved
 from laurel.types import Problem
 
 ROLLOUT = "actor_rollout_ref.rollout"
-_INSTALL = {"vllm": "pip install 'laurel[vllm]'", "sglang": "pip install sglang"}
 
 
 def check(config: Config) -> list[Problem]:
@@ -46,11 +45,10 @@ def _check_engine(name: str) -> list[Problem]:
     if name == "native":
         return []
     if find_spec(name) is None:
-        cure = f"{name} is not installed; install it with {_INSTALL[name]}, or use {ROLLOUT}.name=native"
-    elif find_spec(f"laurel.rollout.{name}_engine") is None:
-        cure = f"this version of Laurel does not drive {name} yet; use {ROLLOUT}.name=native"
+        cure = f"{name} is not installed (`pip install {name}`), and this version of Laurel does not drive it yet"
     else:
-        return []
+        cure = f"this version of Laurel does not drive {name} yet"
+    cure += f"; use {ROLLOUT}.name=native, the engine that needs nothing installed"
     return [Problem(f"{ROLLOUT}.name", name, cure, machine=True)]
 
 
@@ -68,7 +66,8 @@ def _check_native(config: Config, max_len: int) -> list[Problem]:
     config_file = Path(path or "") / "config.json"
     if path and config_file.is_file():
         try:
-            reason = unserved(json.loads(config_file.read_text()), max_len)
+            described = json.loads(config_file.read_text()) | config.actor_rollout_ref.model.override_config
+            reason = unserved(described, max_len)
         except ValueError as error:
             reason = f"config.json is not valid JSON ({error}); write the model again"
         if reason is not None:

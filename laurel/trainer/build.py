@@ -11,6 +11,7 @@ from laurel.algos.table import Algorithm, build_algorithm
 from laurel.config.tree import Config
 from laurel.data.prompts import PromptTable, load_prompts
 from laurel.data.sampler import PromptOrder
+from laurel.models.load import inspect
 from laurel.models.tokenizer import load_tokenizer, render_prompt, tokenizer_key
 from laurel.rewards.reward_fn import RewardFn, load_reward_fn
 from laurel.rollout.pool import EnginePool
@@ -62,6 +63,9 @@ class Prepared:
 
 def prepare(config: Config) -> Prepared:
     """Tokenizer, prompts, reward function and algorithm. Their errors name the file, row or key."""
+    inspect(config.actor_rollout_ref.model, say=say)
+    if config.critic.enable and config.critic.model.path != config.actor_rollout_ref.model.path:
+        inspect(config.critic.model, say=say)
     tokenizer = load_tokenizer(config.actor_rollout_ref.model)
     train = _prompts(config, config.data.train_files, tokenizer, limit=config.data.train_max_samples)
     val = _prompts(config, config.data.val_files, tokenizer, limit=config.data.val_max_samples)

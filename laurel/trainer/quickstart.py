@@ -29,29 +29,29 @@ Next:
 
 def run(overrides: Sequence[str]) -> int:
     """Prepare model and data, train with examples/quickstart.yaml under ``overrides``, show what changed."""
+    base = ["--config", str(settings_file())]
+    # Before anything is written: a mistyped setting, a missing package
+    paths = ["actor_rollout_ref.model.path=x", "data.train_files=x", "data.val_files=x"]
+    load([*base, *paths, *overrides])
+    if find_spec("matplotlib") is None:
+        raise LaurelError("matplotlib is not installed, which draws the curve at the end; run `pip install matplotlib`")
     model = prepare_model()
     folder = new_folder(Path("outputs") / "quickstart")
     # Sums up to 30 + 30, asked as "17+8="; no sum or its mirror is both trained on and validated with.
     train_file, val_file = arithmetic.write(folder / "data", spaced=False, val_size=200)
     say(f"wrote sums to train on and 200 other sums to validate with to {folder / 'data'}")
-    loaded = load(
-        [
-            "--config",
-            str(settings_file()),
-            f"actor_rollout_ref.model.path={model}",
-            f"data.train_files={train_file}",
-            f"data.val_files={val_file}",
-            f"trainer.default_local_dir={folder}",
-            *overrides,
-        ]
-    )
+    paths = [
+        f"actor_rollout_ref.model.path={model}",
+        f"data.train_files={train_file}",
+        f"data.val_files={val_file}",
+        f"trainer.default_local_dir={folder}",
+    ]
+    loaded = load([*base, *paths, *overrides])
     for note in loaded.notes:
         say(f"note: {note}")
     problems = check_all(loaded.config)
     if problems:
         raise ConfigError(problems)
-    if find_spec("matplotlib") is None:
-        raise LaurelError("matplotlib is not installed, which draws the curve at the end; run `pip install matplotlib`")
     from laurel.trainer.train import execute  # torch and ray come only now
 
     conclude(execute(loaded.config), loaded.config)
@@ -95,8 +95,10 @@ def conclude(report: Report, config: Config) -> None:
         for name in sorted(start.keys() & end.keys()):
             if not name.endswith("/rows"):
                 print(f"  {name}: {start[name]:.3f} before, {end[name]:.3f} after")
-    checkpoint = folder / (folder / "LATEST").read_text().strip()
-    where = {"checkpoint": str(checkpoint)}
+    where = {}
+    latest = folder / "LATEST"
+    if latest.exists():
+        where["checkpoint"] = str(folder / latest.read_text().strip())
     if "file" in config.trainer.logger:
         log = folder / "metrics.jsonl"
         curve = plot_curve(log, folder / "curve.png", title=f"{MODEL} learns sums (GRPO)")
@@ -106,4 +108,4 @@ def conclude(report: Report, config: Config) -> None:
     print()
     for name, place in where.items():
         print(f"{name:<11} {place}")
-    print(NEXT.format(checkpoint=checkpoint))
+    print(NEXT.format(checkpoint=where.get("checkpoint", "CHECKPOINT")))

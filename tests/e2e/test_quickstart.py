@@ -60,7 +60,7 @@ def test_a_second_run_keeps_the_first(tmp_path):
 
 
 def test_a_wrong_setting_is_said_before_anything_starts(tmp_path):
-    done = laurel("quickstart", "trainer.totl_training_steps=2", cwd=tmp_path, home=Path.home())
-    assert done.returncode != 0
+    done = laurel("quickstart", "trainer.totl_training_steps=2", cwd=tmp_path, home=tmp_path / "home")
+    assert done.returncode == 2
     assert "trainer.total_training_steps" in done.stderr
-    assert not (tmp_path / "outputs" / "quickstart" / "run-1" / "metrics.jsonl").exists()
+    assert list(tmp_path.iterdir()) == [], "nothing was written"

@@ -22,7 +22,8 @@ def test_files_decide_the_prompts(key, settings, tmp_path):
     write_rows(tmp_path / "mine.jsonl", ["1+2=", "3+4="])
     split = "train_prompts" if key == "data.train_files" else "val_prompts"
     other = "val_prompts" if key == "data.train_files" else "train_prompts"
-    before, after = prepare(settings()), prepare(settings(f"{key}={tmp_path}/mine.jsonl"))
+    one = "data.train_batch_size=1"
+    before, after = prepare(settings()), prepare(settings(one, f"{key}={tmp_path}/mine.jsonl"))
     assert questions(getattr(after, split)) == ["1+2=", "3+4="]
     assert questions(getattr(before, split)) != questions(getattr(after, split))
     assert questions(getattr(before, other)) == questions(getattr(after, other))
@@ -54,10 +55,8 @@ def test_train_batch_size_is_prompts_per_step(key, settings):
 @effect("data.max_prompt_length")
 def test_max_prompt_length_drops_longer_prompts(key, settings, tmp_path):
     write_rows(tmp_path / "mine.jsonl", ["1+1=", "10+1=", "100+1="])  # 7, 8 and 9 tokens with the template
-    kept = {
-        length: questions(prepare(settings(f"data.train_files={tmp_path}/mine.jsonl", f"{key}={length}")).train_prompts)
-        for length in (7, 8, 16)
-    }
+    given = (f"data.train_files={tmp_path}/mine.jsonl", "data.train_batch_size=1")
+    kept = {length: questions(prepare(settings(*given, f"{key}={length}")).train_prompts) for length in (7, 8, 16)}
     assert kept == {7: ["1+1="], 8: ["1+1=", "10+1="], 16: ["1+1=", "10+1=", "100+1="]}
 
 
@@ -86,7 +85,8 @@ def test_truncation_decides_what_is_left_of_a_long_prompt(key, settings):
 @effect("data.filter_overlong_prompts")
 def test_filtering_leaves_long_prompts_out(key, settings, tmp_path):
     write_rows(tmp_path / "mine.jsonl", ["1+1=", "100+100="])
-    given = (f"data.train_files={tmp_path}/mine.jsonl", "data.max_prompt_length=7", "data.truncation=left")
+    files = f"data.train_files={tmp_path}/mine.jsonl"
+    given = (files, "data.train_batch_size=1", "data.max_prompt_length=7", "data.truncation=left")
     kept, cut = (prepare(settings(*given, f"{key}={value}")).train_prompts for value in (True, False))
     assert (len(kept), kept.dropped, kept.truncated) == (1, 1, 0)
     assert (len(cut), cut.dropped, cut.truncated) == (2, 0, 1)
@@ -112,7 +112,10 @@ def test_seed_decides_the_order(key, settings):
 @effect("data.train_max_samples", "data.val_max_samples")
 def test_max_samples_takes_the_first_rows(key, settings):
     split = "train_prompts" if "train" in key else "val_prompts"
-    every, two = getattr(prepare(settings()), split), getattr(prepare(settings(f"{key}=2")), split)
+    every, two = (
+        getattr(prepare(settings()), split),
+        getattr(prepare(settings(f"{key}=2", "data.train_batch_size=2")), split),
+    )
     assert questions(two) == questions(every)[:2]
     assert len(every) > 2
 
