@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laurel.config.estimators import ESTIMATORS, named
 from laurel.config.tree import Config
 from laurel.types import Problem
 
@@ -11,16 +12,17 @@ def check(config: Config) -> list[Problem]:
     problems: list[Problem] = []
 
     if config.needs_critic and config.critic.enable is False:
-        problems.append(
-            Problem("critic.enable", False, "algorithm.adv_estimator=gae needs a critic; leave it out, or use grpo")
-        )
-    if algorithm.adv_estimator == "grpo" and not config.trainer.val_only and config.actor_rollout_ref.rollout.n < 2:
+        other = named(needs_critic=False)
+        cure = f"algorithm.adv_estimator={algorithm.adv_estimator} needs a critic; leave it out, or use {other}"
+        problems.append(Problem("critic.enable", False, cure))
+    compares = ESTIMATORS[algorithm.adv_estimator].compares_group and not config.trainer.val_only
+    if compares and config.actor_rollout_ref.rollout.n < 2:
         problems.append(
             Problem(
                 "actor_rollout_ref.rollout.n",
                 config.actor_rollout_ref.rollout.n,
-                "algorithm.adv_estimator=grpo compares the samples of one prompt and needs at least 2; "
-                "use actor_rollout_ref.rollout.n=8",
+                f"algorithm.adv_estimator={algorithm.adv_estimator} compares the samples of one prompt and needs at "
+                "least 2; use actor_rollout_ref.rollout.n=8",
             )
         )
     if algorithm.use_kl_in_reward and algorithm.kl_ctrl.type == "adaptive" and algorithm.kl_ctrl.kl_coef == 0:

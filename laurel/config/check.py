@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from laurel.config.derive import in_ray_session
-from laurel.config.tree import CRITIC_ESTIMATORS, Config
+from laurel.config.estimators import ESTIMATORS, named
+from laurel.config.tree import Config
 from laurel.types import Problem
 
 LARGEST_LR = 0.1
@@ -72,8 +73,11 @@ def _learning(config: Config) -> list[Problem]:
     rates = {"actor_rollout_ref.actor.optim.lr": config.actor_rollout_ref.actor.optim.lr}
     if config.critic.enable:
         rates["critic.optim.lr"] = config.critic.optim.lr
-        if config.algorithm.adv_estimator not in CRITIC_ESTIMATORS:
-            cure = f"algorithm.adv_estimator={config.algorithm.adv_estimator} uses no critic; leave it out, or use gae"
+        if not ESTIMATORS[config.algorithm.adv_estimator].needs_critic:
+            other = named(needs_critic=True)
+            cure = (
+                f"algorithm.adv_estimator={config.algorithm.adv_estimator} uses no critic; leave it out, or use {other}"
+            )
             problems.append(Problem("critic.enable", True, cure))
     for key, rate in rates.items():
         if rate > LARGEST_LR:

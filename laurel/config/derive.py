@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from laurel.config.estimators import ESTIMATORS
 from laurel.config.machine import visible_gpus
-from laurel.config.tree import CRITIC_ESTIMATORS, Model
+from laurel.config.tree import Model
 
 Values = dict[str, Any]
 ACTOR, ROLLOUT, REF, CRITIC = (
@@ -122,7 +123,7 @@ def _algorithm(values: Values, given: frozenset[str]) -> None:
     if values["algorithm.use_kl_in_reward"] is None:
         values["algorithm.use_kl_in_reward"] = "algorithm.kl_ctrl.kl_coef" in given
     if values["critic.enable"] is None:
-        uses_values = values["algorithm.adv_estimator"] in CRITIC_ESTIMATORS
+        uses_values = ESTIMATORS[values["algorithm.adv_estimator"]].needs_critic
         values["critic.enable"] = uses_values and not values["trainer.val_only"]
 
 

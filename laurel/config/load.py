@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from laurel.config import effects, moved, outside, overrides
+from laurel.config import idle, overrides
 from laurel.config.derive import derive
 from laurel.config.keys import Leaf, leaf_of, leaves, nearest, sections, show
 from laurel.config.overrides import COMMAND_LINE, Assignment
 from laurel.config.tree import Config
 from laurel.config.values import Unreadable, fit, from_text
+from laurel.config.verl import moved, outside
 from laurel.types import ConfigError, Problem
 
 
@@ -57,7 +58,7 @@ def read(argv: Sequence[str]) -> Reading:
     given = frozenset(settings.values)
     values, derived = derive({path: _at(config, path) for path in leaves()}, given)
     resolved = Config.model_validate(_nested(values), strict=True)
-    notes = [*settings.notes, *settings.answers(values), *derived, *effects.notes(resolved, given)]
+    notes = [*settings.notes, *settings.answers(values), *derived, *idle.notes(resolved, given)]
     loaded = Loaded(resolved, tuple(dict.fromkeys(notes)), given)
     return Reading(loaded, tuple(settings.problems), frozenset(settings.suspects))
 

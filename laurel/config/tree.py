@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-AdvEstimator = Literal["gae", "grpo"]
-CRITIC_ESTIMATORS = frozenset({"gae"})  # those that need a value model; algos/table.py has the same
+from laurel.config.estimators import ESTIMATORS, AdvEstimator
+
 LossMode = Literal["vanilla"]
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KlEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
@@ -356,7 +356,7 @@ class Config(Section):
     @property
     def needs_critic(self) -> bool:
         """Whether the algorithm learns from values; validation alone needs none."""
-        return self.algorithm.adv_estimator in CRITIC_ESTIMATORS and not self.trainer.val_only
+        return ESTIMATORS[self.algorithm.adv_estimator].needs_critic and not self.trainer.val_only
 
     @property
     def needs_reference(self) -> bool:

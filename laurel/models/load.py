@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from laurel.config.tree import Model
 from laurel.models import attention as packed
-from laurel.models.hub import fetch, hub_answers
+from laurel.models.hub import fetch
 from laurel.models.served import untrained
 from laurel.types import LaurelError
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 VALUE_HEAD = "value_head"
-# Attributes of a model's config that change logits after the head, and their values without effect. The chunked head
-# computes hidden @ weight.T alone, so a model with another value would train on wrong log-probabilities.
 
 
 def load_model_config(model: Model) -> PretrainedConfig:
@@ -37,12 +35,12 @@ def load_model_config(model: Model) -> PretrainedConfig:
     return config
 
 
-def inspect(model: Model, *, say: Callable[[str], None] = print) -> None:
+def inspect(model: Model, *, say: Callable[[str], object] = print) -> None:
     """Fetch a hub id's files and read its config with the overrides: what is wrong with it comes before a rank starts.
 
     Raises LaurelError naming the model or the field.
     """
-    _fetch(lambda path, **_: fetch(str(path), say=say), model, "files")
+    fetch(model, say=say)
     check_served(load_model_config(model))
 
 
@@ -198,24 +196,13 @@ def _fetch(load: Any, model: Model, what: str, **kwargs: Any) -> Any:
     """Call a from_pretrained on ``model.path``; what goes wrong becomes one LaurelError with the path and the cure."""
     from transformers.utils.logging import disable_progress_bar
 
-    path = model.path
-    if path is None:
-        raise LaurelError("model.path=None: give a Hugging Face folder or hub id, actor_rollout_ref.model.path=...")
-    where = Path(path).expanduser()
-    if not where.is_dir() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
-        raise LaurelError(
-            f"model folder {path!r} does not exist; give an existing folder or a hub id such as Qwen/Qwen2.5-0.5B"
-        )
+    folder = fetch(model)
     disable_progress_bar()  # bars of every rank would run into each other in one log
-    is_folder = where.is_dir()
-    if not is_folder:
-        # Without a network, what was fetched before still loads
-        kwargs["local_files_only"] = not hub_answers()
     try:
-        return load(where if is_folder else path, trust_remote_code=model.trust_remote_code, **kwargs)
+        return load(folder, trust_remote_code=model.trust_remote_code, **kwargs)
     except (OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        cure = "check the folder" if is_folder else "check the name and the network, or give a local folder"
+        cure = f"check the folder {folder}"
         if "trust_remote_code" in str(error):
             cure = "if you trust the code that comes with it, set actor_rollout_ref.model.trust_remote_code=True"
-        raise LaurelError(f"{what} of {path!r} could not be loaded ({said}); {cure}") from error
+        raise LaurelError(f"{what} of {model.path!r} could not be loaded ({said}); {cure}") from error

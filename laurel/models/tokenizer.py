@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Model
-from laurel.models.hub import hub_answers
+from laurel.models.hub import fetch_tokenizer
 from laurel.types import LaurelError
 
 Messages = Sequence[Mapping[str, Any]]
@@ -21,27 +20,16 @@ def load_tokenizer(model: Model) -> Any:
 
     Raises LaurelError naming the path when the folder does not exist or the hub cannot give it.
     """
-    path = model.tokenizer_path if model.tokenizer_path is not None else model.path
-    if path is None:
-        raise LaurelError("model.path=None: give a Hugging Face folder or hub id, actor_rollout_ref.model.path=...")
     from transformers import AutoTokenizer
 
-    where = Path(path).expanduser()
-    if not where.is_dir() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
-        raise LaurelError(
-            f"tokenizer folder {path!r} does not exist; "
-            "give an existing folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
-        )
+    folder = fetch_tokenizer(model)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            where if where.is_dir() else path,
-            trust_remote_code=model.trust_remote_code,
-            local_files_only=not where.is_dir() and not hub_answers(),
-        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
+        path = model.path if model.tokenizer_path is None else model.tokenizer_path
         raise LaurelError(
-            f"tokenizer {path!r} could not be loaded ({_first_line(error)}); check the name and the network, "
-            "or give a local folder that holds tokenizer.json and tokenizer_config.json"
+            f"tokenizer {path!r} could not be loaded ({_first_line(error)}); give a folder or a hub id that holds "
+            "tokenizer.json and tokenizer_config.json"
         ) from error
     if model.custom_chat_template is not None:
         tokenizer.chat_template = model.custom_chat_template

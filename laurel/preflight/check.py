@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import laurel.algos.check
 import laurel.config.check
 import laurel.data.check
@@ -13,6 +15,7 @@ import laurel.rollout.check
 import laurel.tracking.check
 import laurel.workers.check
 from laurel.config.tree import Config
+from laurel.models.hub import Say, fetch, is_folder
 from laurel.types import Problem
 
 
@@ -30,5 +33,19 @@ def check_all(config: Config) -> list[Problem]:
         *laurel.workers.check.check(config),
         *laurel.preflight.nodes.check(config),
     ]
+    return _each_once(problems)
+
+
+def check_fetched(config: Config, *, say: Say = print) -> list[Problem]:
+    """Fetch the models that are hub ids, once on this node, and look at them as at a folder; nothing is held meanwhile.
+
+    Raises LaurelError if one cannot be fetched.
+    """
+    models = [config.actor_rollout_ref.model, *([config.critic.model] if config.critic.enable else [])]
+    fetched = [fetch(model, say=say) for model in models if model.path is not None and not is_folder(model.path)]
+    return _each_once([*laurel.models.check.check(config), *laurel.rollout.check.check(config)]) if fetched else []
+
+
+def _each_once(problems: Sequence[Problem]) -> list[Problem]:
     first = {(problem.field, str(problem.value), problem.cure): problem for problem in reversed(problems)}
     return list(reversed(first.values()))

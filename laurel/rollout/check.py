@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
-from pathlib import Path
 from typing import get_args
 
 from laurel.config.tree import Config, EngineName
+from laurel.models.hub import published_config
 from laurel.models.served import unserved
 from laurel.types import Problem
 
 ROLLOUT = "actor_rollout_ref.rollout"
+DRIVEN = ("native",)
+INSTALL = {"vllm": "pip install vllm", "sglang": "pip install sglang"}
+"""Engines that the configuration names and this version refuses, and how each is installed."""
 
 
 def check(config: Config) -> list[Problem]:
@@ -42,13 +44,11 @@ def check(config: Config) -> list[Problem]:
 
 def _check_engine(name: str) -> list[Problem]:
     """An engine that cannot run here. A machine's problem: the job may run where it is installed."""
-    if name == "native":
+    if name in DRIVEN:
         return []
+    cure = f"this version of Laurel does not drive {name} yet; use {ROLLOUT}.name=native, which does the work now"
     if find_spec(name) is None:
-        cure = f"{name} is not installed (`pip install {name}`), and this version of Laurel does not drive it yet"
-    else:
-        cure = f"this version of Laurel does not drive {name} yet"
-    cure += f"; use {ROLLOUT}.name=native, the engine that needs nothing installed"
+        cure = f"{name} is not installed (that would be `{INSTALL[name]}`), but installing it would not help: {cure}"
     return [Problem(f"{ROLLOUT}.name", name, cure, machine=True)]
 
 
@@ -56,20 +56,18 @@ def _check_native(config: Config, max_len: int) -> list[Problem]:
     problems = []
     parallel = config.actor_rollout_ref.rollout.tensor_model_parallel_size
     if parallel != 1:
-        cure = f"the native engine runs on one GPU per replica; use 1, or {ROLLOUT}.name=vllm"
+        cure = "the native engine runs on one GPU per replica; use 1"
         problems.append(Problem(f"{ROLLOUT}.tensor_model_parallel_size", parallel, cure))
     further = config.actor_rollout_ref.rollout.engine_kwargs
     if further.get("native"):
         cure = f"the native engine has no further arguments; set those of {ROLLOUT}, and leave this out"
         problems.append(Problem(f"{ROLLOUT}.engine_kwargs.native", further["native"], cure))
-    path = config.actor_rollout_ref.model.path
-    config_file = Path(path or "") / "config.json"
-    if path and config_file.is_file():
-        try:
-            described = json.loads(config_file.read_text()) | config.actor_rollout_ref.model.override_config
-            reason = unserved(described, max_len)
-        except ValueError as error:
-            reason = f"config.json is not valid JSON ({error}); write the model again"
-        if reason is not None:
-            problems.append(Problem("actor_rollout_ref.model.path", path, reason))
+    model = config.actor_rollout_ref.model
+    try:
+        published = published_config(model)
+    except (OSError, ValueError):
+        return problems  # which models/check.py says
+    reason = None if published is None else unserved({**published, **model.override_config}, max_len)
+    if reason is not None:
+        problems.append(Problem("actor_rollout_ref.model.path", model.path, reason))
     return problems

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from laurel.config.load import Reading, read
 from laurel.config.usage import help_text, list_keys
-from laurel.preflight.check import check_all
+from laurel.preflight.check import check_all, check_fetched
+from laurel.tracking.console import stamped
 from laurel.trainer.plan import describe
 from laurel.types import ConfigError, LaurelError, Problem
 
@@ -74,6 +75,9 @@ def _train(reading: Reading, *, dry_run: bool) -> int:
     if dry_run:
         print(describe(loaded))
         return OK
+    problems = check_fetched(loaded.config, say=_tell)
+    if problems:
+        raise ConfigError(problems)
     from laurel.trainer.train import run
 
     return run(loaded)
@@ -82,6 +86,11 @@ def _train(reading: Reading, *, dry_run: bool) -> int:
 def _follows(problem: Problem, suspects: frozenset[str]) -> bool:
     """Whether a problem is only what a mistyped or refused key leads to."""
     return problem.field in suspects
+
+
+def _tell(line: str) -> None:
+    """A line of a run that has not begun yet, as trainer/report.py will write them."""
+    print(line if sys.stdout.isatty() else stamped(line), flush=True)
 
 
 def _say(message: object, code: int) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config, Fsdp, Model
+from laurel.models.hub import published_config
 
 GIB = 2**30
 
@@ -22,10 +21,10 @@ class Shape:
 
 
 def shape_of(model: Model) -> Shape | None:
-    """The size of a Llama-like model in a folder; None for a hub id or a config without the usual fields."""
+    """The size of a Llama-like model on this machine; None for one not fetched yet, or without the usual fields."""
     try:
-        fields = {**json.loads((Path(model.path or "") / "config.json").read_text()), **model.override_config}
-        return _shape(fields)
+        published = published_config(model)
+        return None if published is None else _shape({**published, **model.override_config})
     except (OSError, ValueError, KeyError):
         return None
 

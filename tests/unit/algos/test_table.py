@@ -9,6 +9,7 @@ import torch
 from laurel.algos import table
 from laurel.algos.kl import AdaptiveKl, FixedKl, KlInReward, NoKlInReward
 from laurel.config import tree
+from laurel.config.estimators import ESTIMATORS, AdvEstimator
 
 
 def config(**sections: dict) -> tree.Config:
@@ -18,7 +19,6 @@ def config(**sections: dict) -> tree.Config:
 @pytest.mark.parametrize(
     ("literal", "rows"),
     [
-        (tree.AdvEstimator, table.ALGORITHMS),
         (tree.LossMode, table.POLICY_LOSSES),
         (tree.LossAggMode, table.AGGREGATIONS),
         (tree.KlEstimator, table.KL_ESTIMATORS),
@@ -122,5 +122,25 @@ def test_what_is_built_travels_to_workers(make_batch) -> None:
     assert actor_loss.token_loss.keywords == built[1].token_loss.keywords
 
 
-def test_estimators_that_need_a_critic_are_those_that_the_configuration_knows():
-    assert {name for name, row in table.ALGORITHMS.items() if row.needs_critic} == tree.CRITIC_ESTIMATORS
+def test_the_configuration_knows_the_same_estimators_and_which_need_a_critic() -> None:
+    assert list(ESTIMATORS) == list(table.ALGORITHMS) == list(get_args(AdvEstimator))
+    for name, row in table.ALGORITHMS.items():
+        assert row.needs_critic is ESTIMATORS[name].needs_critic, name
+
+
+class Reading:
+    """Stands in for the algorithm's settings and remembers which were read."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def __getattr__(self, key: str) -> float:
+        self.seen.add(f"algorithm.{key}")
+        return 1.0
+
+
+@pytest.mark.parametrize("name", get_args(AdvEstimator))
+def test_the_configuration_knows_which_keys_an_estimator_reads(name: str) -> None:
+    settings = Reading()
+    table.ALGORITHMS[name].bind(settings)
+    assert settings.seen == set(ESTIMATORS[name].reads)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from laurel.cli import app
-from laurel.config import moved, outside
 from laurel.config.keys import leaf_of, leaves, sections
 from laurel.config.tree import Config
+from laurel.config.verl import moved, outside
 from laurel.tracking.metrics import METRICS, declared
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+EVERY_PAGE = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Groups at the top of the tree, and those that only verl has
@@ -27,6 +28,9 @@ COMMAND = re.compile(r"(?:^|[\s/$;|&(])laurel ([a-z][\w-]*)(?: ([a-z][\w-]*)(?=\
 FILE = re.compile(
     r"(?<![\w./-])(?:laurel|tests|examples|docs|scripts|benchmarks)/[\w/.-]+\.(?:py|yaml|md|png|json|sh)\b"
 )
+PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
+# PyPI's package of that name is someone else's
+INSTALL_BY_NAME = re.compile(r"pip install (?:-\S+ )*['\"]?laurel\b(?!/)")
 FOLDER = re.compile(r"(?<![\w./-])(?:laurel|tests|examples|docs|scripts|benchmarks)/[\w/]*/(?=`)")
 
 
@@ -165,6 +169,20 @@ def test_quoted_messages_are_those_of_the_code():
     assert strange_messages(page) == []
 
 
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name)
+def test_no_placeholder_was_left(page):
+    assert PLACEHOLDER.findall(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name)
+def test_nobody_is_sent_to_another_package_of_our_name(page):
+    assert INSTALL_BY_NAME.findall(page.read_text(encoding="utf-8")) == []
+
+
+def test_no_message_sends_anybody_there_either():
+    assert INSTALL_BY_NAME.findall(texts_of_the_code()) == []
+
+
 def test_the_checks_can_fail(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("[a](nowhere.md) [b](#no-heading) [c](#one-two) [d](https://example.org)\n# One: two\n")
@@ -181,3 +199,7 @@ def test_the_checks_can_fail(tmp_path):
     assert unknown_metrics("`actor/pg_loss` `actor/pg_los`") == ["actor/pg_los"]
     quoted = "### `there are only … training rows; use at most …`\n### `no such message`\n"
     assert strange_messages(quoted) == ["no such message"]
+    assert PLACEHOLDER.findall("after @STEPS@ steps, by me@host.org and @app") == ["@STEPS@"]
+    wrong = ["pip install 'laurel[vllm]'", "pip install -U laurel", 'pip install "laurel"']
+    assert all(INSTALL_BY_NAME.search(text) for text in wrong)
+    assert not any(INSTALL_BY_NAME.search(text) for text in ("pip install -e '.[wandb]'", "pip install wandb"))

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from laurel.config.tree import Config, Model
 from laurel.models.attention import Packing
 from laurel.models.check import check
-from laurel.models.load import check_served, load_model_config, load_policy, load_value_model, save_module
+from laurel.models.load import check_served, inspect, load_model_config, load_policy, load_value_model, save_module
 from laurel.models.tiny import write_tiny_model
 from laurel.types import LaurelError
 
@@ -83,10 +84,8 @@ def test_a_missing_model_is_named(path, said):
 
 
 def test_a_hub_id_without_a_network_is_one_clear_error(monkeypatch):
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(LaurelError, match=r"config.json of 'nobody/nothing-here' could not be loaded .*local folder"):
+    monkeypatch.setattr("laurel.models.hub.hub_answers", lambda: False)
+    with pytest.raises(LaurelError, match=r"'nobody/nothing-here' is not in this node's cache .*local folder"):
         load_policy(Model(path="nobody/nothing-here"), dtype=torch.float32)
 
 
@@ -114,9 +113,46 @@ def problems(path, response=16, **model):
     return [(problem.field, problem.cure) for problem in check(Config.model_validate(config))]
 
 
+def test_inspect_says_in_the_driver_what_ranks_would(folder, tmp_path):
+    inspect(Model(path=str(folder)))
+    with pytest.raises(LaurelError, match=r"override_config.dropuot"):
+        inspect(Model(path=str(folder), override_config={"dropuot": 0.1}))
+    with pytest.raises(LaurelError, match=r"llama has an encoder"):
+        inspect(Model(path=str(folder), override_config={"is_encoder_decoder": True}))
+
+
+def test_check_reads_the_config_with_its_overrides(folder):
+    ((field, cure),) = problems(folder, override_config={"attention_dropuot": 0.1})
+    assert field == "actor_rollout_ref.model.override_config.attention_dropuot"
+    assert "did you mean attention_dropout?" in cure
+    ((field, cure),) = problems(folder, override_config={"is_encoder_decoder": True})
+    assert (field, "has an encoder" in cure) == ("actor_rollout_ref.model.path", True)
+    assert problems(folder, override_config={"attention_dropout": 0.1, "initializer_range": 0.01}) == []
+
+
+def test_check_refuses_logits_that_change_after_the_head(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "soft")
+    described = json.loads((folder / "config.json").read_text())
+    (tmp_path / "soft" / "config.json").write_text(json.dumps(described | {"final_logit_softcapping": 30.0}))
+    ((field, cure),) = problems(tmp_path / "soft")
+    assert (field, "final_logit_softcapping=30.0" in cure) == ("actor_rollout_ref.model.path", True)
+    assert problems(tmp_path / "soft", override_config={"final_logit_softcapping": None}) == []
+
+
+def test_check_reads_what_the_cache_has_of_a_hub_id(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert problems("org/name", response=49) == []  # never fetched: nothing to read yet
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "c0"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--org--name" / "refs").mkdir()
+    (tmp_path / "models--org--name" / "refs" / "main").write_text("c0")
+    (snapshot / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
+    assert [field for field, _ in problems("org/name", response=49)] == ["data.max_response_length"]
+    assert problems("org/name", response=48) == []  # weights that are not there yet are fetched
+
+
 def test_check_reads_the_folder(folder, tmp_path):
     assert problems(folder) == []
-    assert problems("Qwen/Qwen2.5-0.5B", response=10**6) == []  # a hub id: nothing to read yet
     ((field, cure),) = problems(folder, response=49)
     assert field == "data.max_response_length"
     assert "take 65 tokens" in cure
@@ -131,6 +167,8 @@ def test_check_reads_the_folder(folder, tmp_path):
     assert all(part in cures for part in ("BertForMaskedLM", "no weights", "no tokenizer"))
     (tmp_path / "config.json").write_text("{")
     assert "config.json cannot be read" in " ".join(cure for _, cure in problems(tmp_path))
+    (tmp_path / "config.json").unlink()
+    assert "holds no config.json" in " ".join(cure for _, cure in problems(tmp_path))
 
 
 def test_check_wants_a_model():

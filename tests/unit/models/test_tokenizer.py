@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from laurel.config.tree import Model
+from laurel.models.hub import hub_answers
 from laurel.models.tiny import CHARACTERS, write_tiny_model
 from laurel.models.tokenizer import load_tokenizer, render_prompt, stop_token_ids, tokenizer_key
 from laurel.types import LaurelError
@@ -61,17 +62,21 @@ def test_a_path_that_cannot_be_loaded_is_named(tmp_path):
         load_tokenizer(Model(path="/absent/model"))
     with pytest.raises(LaurelError, match=r"model\.path=None"):
         load_tokenizer(Model())
-    with pytest.raises(LaurelError, match=r"could not be loaded .* or give a local folder that holds tokenizer.json"):
+    with pytest.raises(
+        LaurelError, match=r"could not be loaded .* give a folder or a hub id that holds tokenizer.json"
+    ):
         load_tokenizer(Model(path=str(tmp_path)))
 
 
 def test_a_hub_id_without_a_hub_fails_within_seconds(monkeypatch):
-    monkeypatch.setattr("laurel.models.tokenizer.hub_answers", lambda: False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub_answers.cache_clear()
     start = time.monotonic()
     with pytest.raises(
-        LaurelError, match=r"tokenizer 'nobody/nothing' could not be loaded .* check the name and the network"
+        LaurelError, match=r"tokenizer 'nobody/nothing' is not in this node's cache .* check the network"
     ):
         load_tokenizer(Model(path="nobody/nothing"))
+    hub_answers.cache_clear()
     assert time.monotonic() - start < 5
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from laurel.config.load import load
-from laurel.preflight.check import check_all
+from laurel.preflight.check import check_all, check_fetched
 
 ROW = {
     "data_source": "laurel/arithmetic",
@@ -77,6 +77,35 @@ def test_a_problem_is_said_once(words, monkeypatch):
     monkeypatch.setattr(laurel.models.check, "check", lambda config: [problem])
     monkeypatch.setattr(laurel.rollout.check, "check", lambda config: [replace(problem), replace(problem, value=None)])
     assert check_all(load([*words, "trainer.logger=[]"]).config) == [problem, replace(problem, value=None)]
+
+
+def test_a_hub_id_is_looked_at_once_it_is_fetched(words, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--org--model"
+    config = load(words).config
+    assert check_all(config) == []
+
+    def fetch(model, *, say):
+        (repository / "snapshots" / "c0").mkdir(parents=True)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("c0")
+        described = {"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+        (repository / "snapshots" / "c0" / "config.json").write_text(json.dumps(described))
+        say(f"fetching {model.path}")
+
+    said = []
+    monkeypatch.setattr("laurel.preflight.check.fetch", fetch)
+    grpo = load([*words, "algorithm.adv_estimator=grpo"]).config
+    problems = check_fetched(grpo, say=said.append)
+    assert said == ["fetching org/model"]
+    assert [problem.field for problem in problems] == ["actor_rollout_ref.model.path"] * 2
+    assert [name in problem.cure for name, problem in zip(("final_", "attn_"), problems, strict=True)] == [True, True]
+
+
+def test_a_folder_needs_no_fetching(words, monkeypatch, tmp_path):
+    monkeypatch.setattr("laurel.preflight.check.fetch", None)
+    config = load([*words, f"actor_rollout_ref.model.path={tmp_path}", "algorithm.adv_estimator=grpo"]).config
+    assert check_fetched(config) == []
 
 
 def test_load_and_checks_are_quick_and_import_nothing_heavy(words):

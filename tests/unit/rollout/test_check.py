@@ -1,10 +1,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from laurel.config.tree import Config
+from laurel.config.tree import Config, EngineName
 from laurel.rollout import check as room
 from laurel.rollout.check import check
 
@@ -42,7 +44,17 @@ def test_a_missing_engine_says_how_to_install_it_and_offers_native(monkeypatch):
     (problem,) = check(config({"name": "vllm", "tensor_model_parallel_size": 2}))
     assert (problem.field, problem.value, problem.machine) == (f"{ROLLOUT}.name", "vllm", True)
     assert "`pip install vllm`" in problem.cure
+    assert "does not drive vllm yet" in problem.cure
     assert "name=native" in problem.cure
+    assert "laurel[" not in problem.cure
+
+
+def test_every_engine_of_the_configuration_is_driven_or_refused():
+    assert set(get_args(EngineName)) == {*room.DRIVEN, *room.INSTALL}
+    assert not set(room.DRIVEN) & set(room.INSTALL)
+    engines = Path(room.__file__).parent
+    assert all((engines / name / "engine.py").is_file() for name in room.DRIVEN)
+    assert [name for name in room.INSTALL if (engines / f"{name}_engine.py").exists()] == []
 
 
 def test_an_engine_that_is_installed_but_not_driven_yet(monkeypatch):
@@ -56,8 +68,13 @@ def test_a_model_that_the_native_engine_cannot_serve_is_found_from_its_config(tm
     (problem,) = check(config({}, {"path": str(tmp_path)}))
     assert problem.field == "actor_rollout_ref.model.path"
     assert "attn_logit_softcapping=50.0" in problem.cure
+    off = {"attn_logit_softcapping": None}
+    assert check(config({}, {"path": str(tmp_path), "override_config": off})) == []
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert check(config({}, {"path": str(tmp_path)})) == []
+    overridden = {"path": str(tmp_path), "override_config": {"sliding_window": 16}}
+    (problem,) = check(config({}, overridden))
+    assert "sliding_window=16" in problem.cure
 
 
 def test_the_check_needs_no_heavy_import():

@@ -23,6 +23,19 @@ def words(tmp_path, monkeypatch):
     ]
 
 
+@pytest.fixture(autouse=True)
+def fetched(monkeypatch):
+    """Stands in for fetching a hub id; remembers what was fetched and hands out the problems put in ``found``."""
+    room = types.SimpleNamespace(models=[], found=[])
+
+    def check_fetched(config, *, say):
+        room.models.append(config.actor_rollout_ref.model.path)
+        return room.found
+
+    monkeypatch.setattr("laurel.trainer.main_ppo.check_fetched", check_fetched)
+    return room
+
+
 @pytest.fixture
 def training(monkeypatch):
     """Stands in for laurel.trainer.train, whose import is heavy; remembers what it was asked to run."""
@@ -61,8 +74,17 @@ def test_what_only_follows_from_a_typing_error_is_not_said(words, capsys):
     assert "did you mean data.train_files?" in error
 
 
-def test_dry_run_shows_the_plan_and_starts_nothing(words, training, capsys):
+def test_a_model_is_fetched_and_looked_at_before_anything_starts(words, training, fetched, capsys):
+    fetched.found = [Problem("actor_rollout_ref.model.path", "org/model", "has a softcap; choose another model")]
+    assert main(words) == 2
+    assert fetched.models == ["org/model"]
+    assert "has a softcap" in capsys.readouterr().err
+    assert training.seen == []
+
+
+def test_dry_run_shows_the_plan_and_starts_nothing(words, training, fetched, capsys):
     assert main([*words, "--dry-run"]) == 0
+    assert fetched.models == []
     out = capsys.readouterr().out
     assert "  * train_batch_size = 4\n" in out
     assert "4 prompts x 1 = 4 trajectories" in out

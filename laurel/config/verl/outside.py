@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from laurel.config.keys import show
-from laurel.config.planned import PLANNED, Planned
-from laurel.config.retired import ANY, RETIRED, Retired
+from laurel.config.verl.planned import PLANNED, Planned
+from laurel.config.verl.retired import ANY, RETIRED, Retired
 from laurel.types import Problem
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laurel.config.retired import ACTOR, CRITIC
+from laurel.config.verl.retired import ACTOR, CRITIC
 
 # A key, or a group with everything under it (``.*``), and where it is now.
 MOVED: dict[str, str] = {

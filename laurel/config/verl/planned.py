@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from laurel.config.retired import ACTOR, ANY, CRITIC, MODELS, REF, ROLES, ROLLOUT
+from laurel.config.verl.retired import ACTOR, ANY, CRITIC, MODELS, REF, ROLES, ROLLOUT
 
 
 @dataclass(frozen=True)

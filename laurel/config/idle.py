@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from laurel.config.estimators import readers
 from laurel.config.tree import Config
 
 Given = frozenset[str]
@@ -33,12 +34,12 @@ def _no_critic(config: Config, given: Given) -> bool:
     return not config.critic.enable
 
 
-def _not_gae(config: Config, given: Given) -> bool:
-    return config.algorithm.adv_estimator != "gae"
-
-
 def _no_reference(config: Config, given: Given) -> bool:
-    return not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    return not config.needs_reference
+
+
+def _val_only(config: Config, given: Given) -> bool:
+    return config.trainer.val_only
 
 
 def _both_sides(config: Config, given: Given) -> bool:
@@ -57,10 +58,10 @@ def _whole_batch_updates(config: Config, given: Given) -> bool:
 
 
 def _ratio_is_one(config: Config, given: Given) -> bool:
-    """One update per batch: the update's own forward gives the old log-probabilities."""
+    """One update per batch, whose own forward gives the old log-probabilities; KL in the reward needs them before."""
     actor = config.actor_rollout_ref.actor
     once = actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
-    return once and not config.trainer.val_only
+    return once and not config.algorithm.use_kl_in_reward
 
 
 def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -> tuple[Idle, Idle]:
@@ -73,17 +74,35 @@ def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -
     )
 
 
+def _unread(estimators: tuple[str, ...], keys: tuple[str, ...]) -> Idle:
+    """Keys that belong to some advantage estimators alone."""
+    because = f"read by algorithm.adv_estimator={' or '.join(estimators)} alone"
+    return Idle(keys, lambda c, g: c.algorithm.adv_estimator not in estimators, because)
+
+
+VALIDATES_AND_STOPS = "trainer.val_only validates and stops"
+TRAINING = (
+    *(
+        ACTOR + name
+        for name in ("ppo_*", "use_dynamic_bsz", "shuffle", "clip_ratio*", "loss_*", "entropy_coeff", "use_kl_loss")
+    ),
+    *(ACTOR + name for name in ("kl_loss_*", "policy_loss.*", "optim.*")),
+    *(ROLLOUT + name for name in ("n", "temperature", "top_p", "top_k", "ignore_eos", "log_prob_*")),
+    REF + "*",
+    "algorithm.*",
+    *("data." + name for name in ("train_batch_size", "train_max_samples", "shuffle", "seed")),
+    *("trainer." + name for name in ("total_epochs", "total_training_steps", "critic_warmup", "val_before_train")),
+    *("trainer." + name for name in ("test_freq", "save_freq", "max_actor_ckpt_to_keep", "rollout_data_dir")),
+)
+
 # The first row that names a key speaks for it, so rows for a whole absent role come first.
 IDLE: tuple[Idle, ...] = (
+    Idle(TRAINING, _val_only, VALIDATES_AND_STOPS),
+    Idle((CRITIC + "*",), lambda c, g: c.trainer.val_only and not c.critic.enable, VALIDATES_AND_STOPS),
     Idle((CRITIC + "*",), _no_critic, "algorithm.adv_estimator trains no critic"),
     Idle((REF + "*",), _no_reference, "no KL is used (actor.use_kl_loss, algorithm.use_kl_in_reward), so no reference"),
     Idle(("trainer.critic_warmup",), _no_critic, "algorithm.adv_estimator trains no critic"),
-    Idle(("algorithm.gamma", "algorithm.lam"), _not_gae, "only algorithm.adv_estimator=gae discounts"),
-    Idle(
-        ("algorithm.norm_adv_by_std_in_grpo",),
-        lambda c, g: c.algorithm.adv_estimator != "grpo",
-        "algorithm.adv_estimator is not grpo",
-    ),
+    *(_unread(estimators, keys) for estimators, keys in readers().items()),
     Idle(
         ("algorithm.kl_ctrl.*", "algorithm.kl_penalty"),
         lambda c, g: not c.algorithm.use_kl_in_reward,
@@ -100,14 +119,10 @@ IDLE: tuple[Idle, ...] = (
         ACTOR + "use_kl_loss is False",
     ),
     Idle(
-        tuple(f"{ACTOR}clip_ratio{side}" for side in ("", "_low", "_high", "_c")),
+        (ROLLOUT + "log_prob_*", *(f"{ACTOR}clip_ratio{side}" for side in ("", "_low", "_high", "_c"))),
         _ratio_is_one,
-        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) has a ratio of exactly 1",
-    ),
-    Idle(
-        (ROLLOUT + "log_prob_*",),
-        lambda c, g: _ratio_is_one(c, g) and not c.algorithm.use_kl_in_reward,
-        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) needs no old log-probabilities",
+        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) takes its own log-probabilities as "
+        "the old ones, so the ratio is exactly 1",
     ),
     Idle((ACTOR + "clip_ratio",), _both_sides, "clip_ratio_low and clip_ratio_high are both given"),
     Idle(
@@ -151,8 +166,10 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(
         (ROLLOUT + "val_kwargs.n",),
-        lambda c, g: not c.actor_rollout_ref.rollout.val_kwargs.do_sample,
-        ROLLOUT + "val_kwargs.do_sample is False: greedy samples of one prompt are all the same",
+        lambda c, g: (
+            c.actor_rollout_ref.rollout.val_kwargs.n > 1 and not c.actor_rollout_ref.rollout.val_kwargs.do_sample
+        ),
+        ROLLOUT + "val_kwargs.do_sample is False: greedy answers to one row are all the same, each paid for",
     ),
     Idle(
         (ROLLOUT + "engine_kwargs",),
@@ -216,16 +233,6 @@ IDLE: tuple[Idle, ...] = (
         "trainer.logger has only file, which shows no text (every validation is kept as parquet)",
     ),
     Idle(
-        ("trainer.total_epochs", ROLLOUT + "n", ACTOR + "*", "data.train_batch_size", "data.shuffle", "data.seed"),
-        lambda c, g: c.trainer.val_only and bool(c.data.val_files),
-        "trainer.val_only validates and stops",
-    ),
-    Idle(
-        ("trainer.total_training_steps", "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup"),
-        lambda c, g: c.trainer.val_only and bool(c.data.val_files),
-        "trainer.val_only validates and stops",
-    ),
-    Idle(
         ("reward.custom_reward_function.name",),
         lambda c, g: c.reward.custom_reward_function.path is None,
         "reward.custom_reward_function.path is not given",
@@ -234,12 +241,15 @@ IDLE: tuple[Idle, ...] = (
 
 
 def notes(config: Config, given: Given) -> list[str]:
-    """One line per row that has idle keys; a key is named once, by the first row under which it is idle."""
-    told: set[str] = set()
-    lines = []
+    """One line per reason; a key is named once, by the first row under which it is idle."""
+    told: dict[str, list[str]] = {}
+    left = set(given)
     for row in IDLE:
-        keys = [key for key in sorted(given - told) if any(fnmatchcase(key, pattern) for pattern in row.keys)]
+        keys = [key for key in sorted(left) if any(fnmatchcase(key, pattern) for pattern in row.keys)]
         if keys and row.when(config, given):
-            told.update(keys)
-            lines.append(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect: {row.because}")
-    return lines
+            left.difference_update(keys)
+            told.setdefault(row.because, []).extend(keys)
+    return [
+        f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect: {because}"
+        for because, keys in told.items()
+    ]

@@ -4,11 +4,11 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from laurel.config import moved
 from laurel.config.keys import leaf_of, leaves, sections
 from laurel.config.load import load
-from laurel.config.planned import PLANNED
-from laurel.config.retired import RETIRED
+from laurel.config.verl import moved
+from laurel.config.verl.planned import PLANNED
+from laurel.config.verl.retired import RETIRED
 from laurel.types import ConfigError
 
 PATTERNS = [pattern for row in (*RETIRED, *PLANNED) for pattern in row.patterns]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from laurel.config.effects import IDLE
+from laurel.config.idle import IDLE
 from laurel.config.load import load
 
 A, R, REF = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.ref."
 GRPO, KL, TWO = "algorithm.adv_estimator=grpo", A + "use_kl_loss=True", "trainer.n_gpus_per_node=2"
-VAL = "data.val_files=v.parquet"
+VAL, VAL_ONLY, ONE_UPDATE = "data.val_files=v.parquet", "trainer.val_only=True", ["data.train_batch_size=8"]
 
 # For each row of the table, by its first key: what is idle, and beside which other words it is and is not.
 CASES = [
@@ -24,12 +24,10 @@ CASES = [
     ),
     (A + "kl_loss_coef=0.1", [], [KL]),
     (REF + "log_prob_micro_batch_size_per_gpu=4", [], [KL]),
-    (A + "clip_ratio_c=4", ["data.train_batch_size=8"], ["data.train_batch_size=512", A + "ppo_mini_batch_size=256"]),
-    (
-        R + "log_prob_max_token_len_per_gpu=4096",
-        ["data.train_batch_size=8"],
-        ["data.train_batch_size=8", "algorithm.use_kl_in_reward=True"],
-    ),
+    (A + "clip_ratio_c=4", ONE_UPDATE, ["data.train_batch_size=512"]),
+    (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, A + "ppo_epochs=2"]),
+    (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, A + "ppo_mini_batch_size=4"]),
+    (R + "log_prob_max_token_len_per_gpu=4096", ONE_UPDATE, [*ONE_UPDATE, "algorithm.use_kl_in_reward=True"]),
     (A + "clip_ratio=0.1", [A + "clip_ratio_low=0.1", A + "clip_ratio_high=0.1"], [A + "clip_ratio_high=0.1"]),
     (A + "loss_scale_factor=9", [], [A + "loss_agg_mode=seq-mean-token-sum-norm"]),
     (A + "shuffle=True", ["data.train_batch_size=8"], ["data.train_batch_size=512"]),
@@ -59,8 +57,8 @@ CASES = [
     ("trainer.total_epochs=3", ["trainer.total_training_steps=9"], []),
     ("trainer.test_freq=3", [], [VAL]),
     ("trainer.log_val_generations=3", [VAL, "trainer.logger=[file]"], [VAL]),
-    ("trainer.total_epochs=3", [VAL, "trainer.val_only=True"], [VAL]),
-    ("trainer.save_freq=3", [VAL, "trainer.val_only=True"], [VAL]),
+    ("trainer.save_freq=3", [VAL, VAL_ONLY], [VAL]),
+    ("critic.optim.lr=1e-5", [VAL, VAL_ONLY], [VAL]),
     ("reward.custom_reward_function.name=f", [], ["reward.custom_reward_function.path=r.py"]),
 ]
 
@@ -94,3 +92,19 @@ def test_keys_of_one_row_share_a_line():
 
 def test_what_was_not_given_is_not_mentioned():
     assert not any("no effect" in note for note in load([GRPO]).notes)
+
+
+def test_validation_alone_names_the_keys_of_training_in_one_line():
+    given = [VAL, VAL_ONLY, R + "n=8", A + "optim.lr=1e-6", "trainer.total_epochs=3", "critic.optim.lr=1e-5", GRPO]
+    (line,) = [note for note in load(given).notes if "no effect" in note]
+    assert line.endswith("have no effect: trainer.val_only validates and stops")
+    assert all(word.partition("=")[0] in line for word in given[2:])
+
+
+def test_what_validation_alone_reads_is_not_idle():
+    read = [VAL, VAL_ONLY, "trainer.resume_mode=disable", TWO, A + "fsdp_config.fsdp_size=1", R + "max_num_seqs=8"]
+    assert not any("no effect" in note for note in load(read).notes)
+
+
+def test_one_greedy_answer_is_not_remarked_on():
+    assert idle(R + "val_kwargs.n=1", []) == []

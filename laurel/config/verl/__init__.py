@@ -1,0 +1,1 @@
+"""Keys of verl that are not in the tree, and what is said of each."""
