@@ -53,11 +53,19 @@ def _machine(values: Values, given: frozenset[str]) -> list[str]:
     automatic = values["trainer.device"] == "auto"
     gpus = visible_gpus() if automatic or values["trainer.n_gpus_per_node"] is None else 0
     if automatic:
-        values["trainer.device"] = "cuda" if gpus else "cpu"
-    if automatic and not gpus:
-        notes.append(
-            "trainer.device is cpu, since this machine shows no NVIDIA GPU; if nodes have some, set trainer.device=cuda"
-        )
+        # Who asks for several GPUs means GPUs: the command may be typed on a head node that has none
+        several = "trainer.n_gpus_per_node" in given and values["trainer.n_gpus_per_node"] > 1
+        values["trainer.device"] = "cuda" if gpus or several else "cpu"
+        if several and not gpus:
+            notes.append(
+                f"trainer.device is cuda, since trainer.n_gpus_per_node={values['trainer.n_gpus_per_node']} was given; "
+                "set trainer.device=cpu to run that many processes on CPUs"
+            )
+        elif not gpus:
+            notes.append(
+                "trainer.device is cpu, since this machine shows no NVIDIA GPU; if nodes have some, set "
+                "trainer.device=cuda"
+            )
     if values["trainer.n_gpus_per_node"] is None:
         values["trainer.n_gpus_per_node"] = max(1, gpus) if values["trainer.device"] == "cuda" else 1
     return notes

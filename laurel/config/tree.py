@@ -299,7 +299,7 @@ class RayKwargs(Section):
 
 class Trainer(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models run; auto is cuda if this machine has an NVIDIA GPU."""
+    """Where models run; auto is cuda if this machine has an NVIDIA GPU or n_gpus_per_node asks for several."""
     n_gpus_per_node: Positive | None = None
     """Learner ranks per node: GPUs, or processes if device is cpu; null is every GPU of this machine, 1 on a CPU."""
     nnodes: Positive = 1

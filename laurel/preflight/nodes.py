@@ -24,7 +24,10 @@ def check(config: Config) -> list[Problem]:
         problems.append(Problem("trainer.nnodes", trainer.nnodes, cure, machine=True))
     here, wanted = visible_gpus(), trainer.n_gpus_per_node or 1
     if trainer.device == "cuda" and here == 0:
-        cure = "no NVIDIA GPU is visible on this machine (nvidia-smi -L, CUDA_VISIBLE_DEVICES); use cpu, or a GPU node"
+        cure = (
+            "no NVIDIA GPU is visible on this machine (nvidia-smi -L, CUDA_VISIBLE_DEVICES); set trainer.device=cpu, "
+            "or use a GPU node"
+        )
         problems.append(Problem("trainer.device", "cuda", cure, machine=True))
     elif trainer.device == "cuda" and here < wanted:
         problems.append(

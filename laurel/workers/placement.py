@@ -181,7 +181,7 @@ def explain(wanted: Wanted, nodes: Sequence[Node], *, alone: bool, waited_s: flo
     else:
         cure = (
             "a node offers fewer GPUs than trainer.n_gpus_per_node: check nvidia-smi there, start Ray with "
-            "--num-gpus, or lower trainer.n_gpus_per_node"
+            "--num-gpus, or lower trainer.n_gpus_per_node (trainer.device=cpu counts processes instead of GPUs)"
         )
     waited = f" after {waited_s:.0f} s (trainer.placement_timeout)" if waited_s else ""
     return f"no room for this run{waited}: {state(wanted, nodes)}. {missing} of {wanted.nodes} missing; {cure}"

@@ -97,6 +97,15 @@ def test_device_and_ranks_follow_the_machine(gpus):
     assert config("trainer.device=cuda").trainer.n_gpus_per_node == 1
 
 
+def test_several_gpus_asked_for_on_a_machine_without_one_are_gpus_of_other_nodes(gpus):
+    gpus(0)
+    loaded = load(["trainer.n_gpus_per_node=8", "trainer.nnodes=2"])
+    assert loaded.config.trainer.device == "cuda"
+    assert any("set trainer.device=cpu to run that many processes" in note for note in loaded.notes)
+    assert config("trainer.n_gpus_per_node=8", "trainer.device=cpu").trainer.device == "cpu"
+    assert config("trainer.n_gpus_per_node=1").trainer.device == "cpu", "a small command still runs on a laptop"
+
+
 def test_folders_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = config("trainer.project_name=p", "trainer.experiment_name=e", "trainer.rollout_data_dir=r").trainer
