@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import laurel
 from laurel.config.load import load
@@ -20,10 +22,14 @@ from laurel.types import ConfigError, LaurelError
 
 MODEL = "SmolLM2-135M-Instruct"
 QUESTIONS_SHOWN = 8
-EXPORT = "  laurel export {checkpoint} my-model       a folder that transformers and vLLM load"
+EXPORT = """\
+  {laurel} export {checkpoint} my-model
+      a folder that transformers and vLLM load"""
 NEXT = """\
-  laurel quickstart trainer.total_training_steps=40
-  laurel train --help                       your model, your data"""
+  {laurel} quickstart trainer.total_training_steps=40
+      more of the same
+  {laurel} train --help
+      your model, your data"""
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -125,5 +131,14 @@ def conclude(report: Report, config: Config) -> None:
         print(f"{name:<11} {place}")
     print("\nNext:")
     if "checkpoint" in where:
-        print(EXPORT.format(checkpoint=where["checkpoint"]))
-    print(NEXT)
+        print(EXPORT.format(laurel=command(), checkpoint=where["checkpoint"]))
+    print(NEXT.format(laurel=command()))
+
+
+def command() -> str:
+    """How the user can call ``laurel`` from here: by name, or by its path where its environment is not activated."""
+    program = Path(sys.executable).with_name("laurel")
+    found = which("laurel")
+    if found is not None and Path(found).exists() and Path(found).samefile(program):
+        return "laurel"
+    return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)

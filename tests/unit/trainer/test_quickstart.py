@@ -8,7 +8,7 @@ import pytest
 from laurel.config.load import load
 from laurel.tracking.samples import Sample
 from laurel.trainer import quickstart as room
-from laurel.trainer.quickstart import conclude, require_right
+from laurel.trainer.quickstart import command, conclude, require_right
 from laurel.trainer.report import Report
 from laurel.types import ConfigError, LaurelError
 
@@ -62,7 +62,7 @@ def test_a_validation_alone_has_no_checkpoint_to_export(tmp_path, capsys):
     text = said(tmp_path, capsys, 0, more=("trainer.val_only=True",))
     assert "laurel export" not in text
     assert "checkpoint" not in text
-    assert "Next:\n  laurel quickstart trainer.total_training_steps=40\n" in text
+    assert f"Next:\n  {command()} quickstart trainer.total_training_steps=40\n" in text
     assert (tmp_path / "curve.png").is_file()
 
 
@@ -71,3 +71,19 @@ def test_training_ends_with_its_checkpoint_and_how_to_export_it(tmp_path, capsys
     text = said(tmp_path, capsys, 0, 2)
     assert f"laurel export {tmp_path}/global_step_2 my-model" in text
     assert "acc/mean@1: 0.500 before, 0.500 after" in text
+
+
+def test_laurel_is_named_so_that_it_can_be_called(tmp_path, monkeypatch):
+    """By name on PATH, by a short path in a checkout whose environment is not activated, else by its whole path."""
+    program = tmp_path / ".venv" / "bin" / "laurel"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setattr(room.sys, "executable", str(program.with_name("python")))
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert command() == "laurel"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command() == ".venv/bin/laurel"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command() == str(program)
