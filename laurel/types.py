@@ -138,10 +138,14 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The n trajectories of one prompt."""
+    """The n trajectories of one prompt.
+
+    ``baseline`` is the greedy answer that some algorithms compare them with; nothing is learned from its tokens.
+    """
 
     prompt: Prompt
     trajectories: tuple[Trajectory, ...]
+    baseline: Trajectory | None = None
 
 
 @dataclass(frozen=True, slots=True)

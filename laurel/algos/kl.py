@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,11 +42,29 @@ def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     return (log_ratio.exp() - 1.0 - log_ratio).clamp(-10.0, 10.0)
 
 
-KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+KlEstimate = Callable[[Tensor, Tensor], Tensor]
+
+
+def straight_through(value: KlEstimate, log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+    """The number of ``value`` with the gradient of k2, which is ``d`` (a KL as a loss; verl's names with a ``+``).
+
+    Over tokens x of the policy, the mean of ``d * grad log policy(x)`` is the gradient of KL(policy, reference). The
+    means of the gradients of k1 and k3 are not: that of k1 is 0, that of k3 is the gradient of KL(reference, policy).
+
+    Example: probabilities 0.5 and 0.25, value k1: 0.693, with derivative 0.693 in log_probs (k1's own is 1).
+    """
+    slope = k2(log_probs, ref_log_probs)
+    return value(log_probs, ref_log_probs).detach() + (slope - slope.detach())
+
+
+KL_ESTIMATORS: dict[str, KlEstimate] = {
     "kl": k1,
     "abs": absolute,
     "mse": k2,
     "low_var_kl": k3,
+    "kl+": partial(straight_through, k1),
+    "abs+": partial(straight_through, absolute),
+    "low_var_kl+": partial(straight_through, k3),
 }
 
 

@@ -16,9 +16,10 @@ TokenLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class ActorLoss:
-    """``loss = agg(policy loss) - entropy_coeff * agg(entropy) + kl_loss_coef * agg(KL(policy, reference))``.
+    """``loss = agg(w * policy loss) - entropy_coeff * agg(entropy) + kl_loss_coef * agg(KL(policy, reference))``.
 
-    ``token_loss`` is a policy loss of table.py with its clip ranges bound; ``agg`` is ``loss_agg_mode``.
+    ``token_loss`` is a policy loss of table.py with its settings bound; ``agg`` is ``loss_agg_mode``; w are the weights
+    of the rollout correction, 1 without one.
     """
 
     token_loss: TokenLoss
@@ -47,9 +48,12 @@ class ActorLoss:
         weight: Tensor,
         token_count: float,
         row_count: float,
+        rollout_is_weights: Tensor | None = None,
+        chosen: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One micro-batch: per-token tensors (T,), ``weight`` (N,), counts of the whole update over all ranks.
 
+        ``chosen`` are the tokens that clip_cov and kl_cov single out; None is none of them.
         Returns a scalar with gradient and detached scalar metrics. Loss and metrics are already divided by the counts
         passed in: the SUM over the update's micro-batches and ranks is the value of the update, nothing more to divide.
         """
@@ -60,7 +64,17 @@ class ActorLoss:
         old_log_probs = torch.where(active, old_log_probs, 0.0)
         advantages = torch.where(active, advantages, 0.0)
 
-        losses, watched = self.token_loss(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
+        losses, watched = self.token_loss(
+            log_probs=log_probs,
+            old_log_probs=old_log_probs,
+            advantages=advantages,
+            mask=active,
+            row_of_token=row_of_token,
+            weight=weight,
+            chosen=torch.zeros_like(active) if chosen is None else chosen,
+        )
+        if rollout_is_weights is not None:
+            losses = losses * torch.where(active, rollout_is_weights, 0.0)
         loss = aggregate(losses, tokens, self.loss_agg_mode)
         metrics = {"actor/pg_loss": loss.detach()}
         metrics |= {f"actor/{name}": tokens.mean(value) for name, value in watched.items()}

@@ -7,15 +7,16 @@ from itertools import chain
 
 import torch
 
-from laurel.batch.token_batch import TokenBatch
-from laurel.types import Group
+from laurel.batch.token_batch import TokenBatch, head_column
+from laurel.types import Group, LaurelError, Trajectory
 
 
-def build_batch(groups: Sequence[Group]) -> TokenBatch:
+def build_batch(groups: Sequence[Group], *, heads: Sequence[str] = ()) -> TokenBatch:
     """All trajectories of ``groups``, packed in order. Scores must be there.
 
     ``rollout_log_probs`` is present only if every sampled turn carries log-probabilities; at prompt and environment
-    tokens it is 0.
+    tokens it is 0. ``heads`` are numbers of the reward function (``score`` or others of its dict) that become row
+    columns of their own, named by ``head_column``.
     """
     rows = [(number, group, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
     if not rows:
@@ -50,6 +51,8 @@ def build_batch(groups: Sequence[Group]) -> TokenBatch:
     }
     if reported:
         tokens["rollout_log_probs"] = torch.tensor(log_probs, dtype=torch.float32)
+    baselines = [group.baseline.score for _, group, _ in rows if group.baseline is not None]
+    greedy = [score.value for score in baselines if score is not None]
     cu_seqlens = torch.zeros(len(rows) + 1, dtype=torch.int64)
     torch.cumsum(torch.tensor(lengths), 0, out=cu_seqlens[1:])
     return TokenBatch(
@@ -61,6 +64,22 @@ def build_batch(groups: Sequence[Group]) -> TokenBatch:
             "weight": torch.ones(len(rows)),
             "truncated": torch.tensor([t.finish_reason == "length" for _, _, t in rows]),
             "policy_version": torch.tensor([t.policy_version for _, _, t in rows]),
+            **{head_column(name): _head(name, rows) for name in heads},
+            **({"greedy_scores": torch.tensor(greedy, dtype=torch.float32)} if greedy else {}),
         },
         cu_seqlens,
     )
+
+
+def _head(name: str, rows: Sequence[tuple[int, Group, Trajectory]]) -> torch.Tensor:
+    """(N,) float32: what the reward function said under ``name`` of each trajectory."""
+    found = []
+    for _, group, trajectory in rows:
+        numbers = {"score": trajectory.score.value, **trajectory.score.extras} if trajectory.score else {}
+        if name not in numbers:
+            raise LaurelError(
+                f"algorithm.gdpo_reward_keys names {name!r}, which the reward function did not return for row "
+                f"{group.prompt.index}, sample {trajectory.sample}; it returned {', '.join(numbers)}"
+            )
+        found.append(numbers[name])
+    return torch.tensor(found, dtype=torch.float32)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+def head_column(name: str) -> str:
+    """The row column that holds one head of the reward function, float32 (N,). Example: ``score/format``."""
+    return f"score/{name}"
 
 
 class _Column:
@@ -55,19 +60,24 @@ class TokenBatch:
     old_log_probs = _Column("the actor's log_probs")  # float32 (T,)
     ref_log_probs = _Column("the reference's log_probs")  # float32 (T,)
     values = _Column("the critic's values")  # float32 (T,)
+    logit_grad_squares = _Column("the actor's logit_grad_squares")  # float32 (T,): |d log_probs / d logits|^2
     rewards = _Column("token_rewards")  # float32 (T,)
     advantages = _Column("the algorithm's advantages")  # float32 (T,)
     returns = _Column("the algorithm's advantages")  # float32 (T,)
+    rollout_is_weights = _Column("the rollout correction, if it weighs")  # float32 (T,)
+    chosen = _Column("the policy loss, if it singles tokens out")  # bool (T,)
 
     index = _Column("build_batch")  # int64 (N,): place in the batch as built; travels with the row
     group = _Column("build_batch")  # int64 (N,): trajectories of one prompt share it
     score = _Column("build_batch")  # float32 (N,): raw score of the reward function
     weight = _Column("build_batch")  # float32 (N,): 1, or 0 for a row that only pads
+    greedy_scores = _Column("build_batch, if groups have a greedy baseline")  # float32 (N,): its raw score
     truncated = _Column("build_batch")  # bool (N,): ended by the length limit
     policy_version = _Column("build_batch")  # int64 (N,)
 
     def __post_init__(self) -> None:
-        token_count, row_count = self.token_count, self.row_count
+        on_cpu = self.cu_seqlens.device.type == "cpu"
+        token_count, row_count = int(self.cu_seqlens[-1]) if on_cpu else self.token_count, self.row_count
         for name, column in self.tokens.items():
             if column.shape != (token_count,):
                 raise ValueError(f"token column {name!r} has shape {tuple(column.shape)}; needs ({token_count},)")
@@ -81,7 +91,8 @@ class TokenBatch:
 
     @property
     def token_count(self) -> int:
-        return int(self.cu_seqlens[-1])
+        # By a column's size where there is one: a number that lies on a GPU has to be waited for
+        return next((column.numel() for column in self.tokens.values()), None) or int(self.cu_seqlens[-1])
 
     @property
     def lengths(self) -> Tensor:
@@ -91,7 +102,8 @@ class TokenBatch:
     @property
     def row_of_token(self) -> Tensor:
         """(T,) int64: which row each token belongs to."""
-        return torch.repeat_interleave(torch.arange(self.row_count, device=self.cu_seqlens.device), self.lengths)
+        rows = torch.arange(self.row_count, device=self.cu_seqlens.device)
+        return torch.repeat_interleave(rows, self.lengths, output_size=self.token_count)
 
     def has(self, name: str) -> bool:
         return name in self.tokens or name in self.rows
@@ -131,12 +143,16 @@ class TokenBatch:
         """The same rows with one weight. Weight 0 makes rows that keep ranks in step and change no result."""
         return self.with_(weight=torch.full((self.row_count,), weight))
 
-    def to(self, device: torch.device | str) -> TokenBatch:
+    def map(self, change: Callable[[Tensor], Tensor]) -> TokenBatch:
+        """The batch with every tensor of it changed, such as moved to a device."""
         return TokenBatch(
-            {name: column.to(device, non_blocking=True) for name, column in self.tokens.items()},
-            {name: column.to(device, non_blocking=True) for name, column in self.rows.items()},
-            self.cu_seqlens.to(device, non_blocking=True),
+            {name: change(column) for name, column in self.tokens.items()},
+            {name: change(column) for name, column in self.rows.items()},
+            change(self.cu_seqlens),
         )
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        return self.map(lambda tensor: tensor.to(device))
 
     @staticmethod
     def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:

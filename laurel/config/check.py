@@ -33,6 +33,10 @@ def _batches(config: Config) -> list[Problem]:
         if size > prompts:
             cure = f"is more than data.train_batch_size={prompts}; use at most {prompts} (both count prompts)"
             problems.append(Problem(key, size, cure))
+    drawn = config.data.gen_batch_size or prompts
+    if drawn != prompts and not config.algorithm.filter_groups.enable:
+        cure = f"must be data.train_batch_size ({prompts}) or be left out, unless algorithm.filter_groups.enable=True"
+        problems.append(Problem("data.gen_batch_size", drawn, cure))
     fixed = [
         ("actor_rollout_ref.actor.", "", part.actor.use_dynamic_bsz, part.actor.ppo_micro_batch_size_per_gpu),
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laurel.config.estimators import ESTIMATORS
+from laurel.config.losses import LOSSES
 from laurel.config.machine import visible_gpus
 from laurel.config.tree import Model
 
@@ -19,6 +20,16 @@ ACTOR, ROLLOUT, REF, CRITIC = (
     "actor_rollout_ref.ref.",
     "critic.",
 )
+CPU_MEMORY: Values = {
+    ACTOR + "ppo_max_token_len_per_gpu": 16384,
+    CRITIC + "ppo_max_token_len_per_gpu": 32768,
+    ROLLOUT + "log_prob_max_token_len_per_gpu": 16384,
+    REF + "log_prob_max_token_len_per_gpu": 16384,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    ACTOR + "fsdp_config.optimizer_offload": False,
+    REF + "fsdp_config.optimizer_offload": False,
+    CRITIC + "fsdp_config.optimizer_offload": False,
+}
 RAY_SESSION = re.compile(r"^/tmp/ray/session_[^/]*(/|$)|/session_[^/]+/runtime_resources(/|$)")
 FILE_LISTS = ("data.train_files", "data.val_files")
 FOLDERS = ("trainer.rollout_data_dir", "trainer.resume_from_path", "data.cache_dir")
@@ -39,6 +50,7 @@ def derive(values: Mapping[str, Any], given: frozenset[str]) -> tuple[Values, li
     notes += _folders(values)
     _batches(values, given)
     _algorithm(values, given)
+    _memory(values)
     _critic_model(values, given)
     return values, notes
 
@@ -108,6 +120,8 @@ def _under(base: Path, path: str) -> str:
 
 
 def _batches(values: Values, given: frozenset[str]) -> None:
+    if values["data.gen_batch_size"] is None:
+        values["data.gen_batch_size"] = values["data.train_batch_size"]
     mini = ACTOR + "ppo_mini_batch_size"
     if mini not in given:
         values[mini] = min(values[mini], values["data.train_batch_size"])
@@ -122,10 +136,20 @@ def _batches(values: Values, given: frozenset[str]) -> None:
         values[ROLLOUT + "max_model_len"] = values["data.max_prompt_length"] + values["data.max_response_length"]
 
 
+def _memory(values: Values) -> None:
+    """On a CPU, which pages; a GPU's memory is planned when it is known (trainer/fit.py), and null until then."""
+    if values["trainer.device"] == "cpu":
+        for key, value in CPU_MEMORY.items():
+            if values[key] is None:
+                values[key] = value
+
+
 def _algorithm(values: Values, given: frozenset[str]) -> None:
     for side in ("clip_ratio_low", "clip_ratio_high"):
         if values[ACTOR + side] is None:
             values[ACTOR + side] = values[ACTOR + "clip_ratio"]
+    if values[ACTOR + "loss_agg_mode"] is None:
+        values[ACTOR + "loss_agg_mode"] = LOSSES[values[ACTOR + "policy_loss.loss_mode"]].loss_agg_mode
     if values[ACTOR + "loss_scale_factor"] is None:
         values[ACTOR + "loss_scale_factor"] = float(values["data.max_response_length"])
     if values["algorithm.use_kl_in_reward"] is None:

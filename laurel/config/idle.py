@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from laurel.config.estimators import readers
+from laurel.config.estimators import ESTIMATORS, readers
+from laurel.config.losses import loss_readers
 from laurel.config.tree import Config
 
 Given = frozenset[str]
@@ -19,6 +20,7 @@ ACTOR, ROLLOUT, REF, CRITIC = (
     "actor_rollout_ref.ref.",
     "critic.",
 )
+CORRECTION = "algorithm.rollout_correction."
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,12 @@ def _whole_batch_updates(config: Config, given: Given) -> bool:
 
 
 def _ratio_is_one(config: Config, given: Given) -> bool:
-    """One update per batch, whose own forward gives the old log-probabilities; KL in the reward needs them before."""
-    actor = config.actor_rollout_ref.actor
-    once = actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
-    return once and not config.algorithm.use_kl_in_reward
+    return config.ratio_is_one
+
+
+def _no_forward_before(config: Config, given: Given) -> bool:
+    """As ``_ratio_is_one``, for the forwards of the policy before the update."""
+    return _ratio_is_one(config, given) and not ESTIMATORS[config.algorithm.adv_estimator].reads_logit_grads
 
 
 def _packing(prefix: str, kind: str, dynamic: Callable[[Config], bool | None]) -> tuple[Idle, Idle]:
@@ -80,17 +84,36 @@ def _unread(estimators: tuple[str, ...], keys: tuple[str, ...]) -> Idle:
     return Idle(keys, lambda c, g: c.algorithm.adv_estimator not in estimators, because)
 
 
+def _unread_loss(losses: tuple[str, ...], keys: tuple[str, ...]) -> Idle:
+    """Keys that belong to some policy losses alone."""
+    because = f"read by {ACTOR}policy_loss.loss_mode={' or '.join(losses)} alone"
+    keys = tuple(ACTOR + key for key in keys)
+    return Idle(keys, lambda c, g: c.actor_rollout_ref.actor.policy_loss.loss_mode not in losses, because)
+
+
+def _bypass(config: Config, given: Given) -> bool:
+    return config.algorithm.rollout_correction.bypass_mode
+
+
+def _bypass_and_no_forward(config: Config, given: Given) -> bool:
+    return _bypass(config, given) and not ESTIMATORS[config.algorithm.adv_estimator].reads_logit_grads
+
+
+RATIO_IS_ONE = (
+    "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) takes its own log-probabilities as the "
+    "old ones, so the ratio is exactly 1"
+)
 VALIDATES_AND_STOPS = "trainer.val_only validates and stops"
 TRAINING = (
     *(
         ACTOR + name
-        for name in ("ppo_*", "use_dynamic_bsz", "shuffle", "clip_ratio*", "loss_*", "entropy_coeff", "use_kl_loss")
+        for name in ("ppo_*", "use_dynamic_bsz", "shuffle", "clip_ratio*", "tau_*", "loss_*", "entropy_coeff")
     ),
-    *(ACTOR + name for name in ("kl_loss_*", "policy_loss.*", "optim.*")),
+    *(ACTOR + name for name in ("use_kl_loss", "kl_loss_*", "policy_loss.*", "optim.*")),
     *(ROLLOUT + name for name in ("n", "temperature", "top_p", "top_k", "ignore_eos", "log_prob_*")),
     REF + "*",
     "algorithm.*",
-    *("data." + name for name in ("train_batch_size", "train_max_samples", "shuffle", "seed")),
+    *("data." + name for name in ("train_batch_size", "gen_batch_size", "train_max_samples", "shuffle", "seed")),
     *("trainer." + name for name in ("total_epochs", "total_training_steps", "critic_warmup", "val_before_train")),
     *("trainer." + name for name in ("test_freq", "save_freq", "max_actor_ckpt_to_keep", "rollout_data_dir")),
 )
@@ -103,6 +126,22 @@ IDLE: tuple[Idle, ...] = (
     Idle((REF + "*",), _no_reference, "no KL is used (actor.use_kl_loss, algorithm.use_kl_in_reward), so no reference"),
     Idle(("trainer.critic_warmup",), _no_critic, "algorithm.adv_estimator trains no critic"),
     *(_unread(estimators, keys) for estimators, keys in readers().items()),
+    *(_unread_loss(losses, keys) for losses, keys in loss_readers().items()),
+    Idle(
+        (CORRECTION + "rollout_*",),
+        _bypass,
+        CORRECTION + "bypass_mode takes the engine's log-probabilities as the old ones, so their ratio is 1",
+    ),
+    Idle(
+        (CORRECTION + "rollout_is_threshold", CORRECTION + "rollout_is_batch_normalize"),
+        lambda c, g: c.algorithm.rollout_correction.rollout_is is None,
+        CORRECTION + "rollout_is is not given",
+    ),
+    Idle(
+        (CORRECTION + "rollout_rs_threshold", CORRECTION + "rollout_rs_threshold_lower"),
+        lambda c, g: c.algorithm.rollout_correction.rollout_rs is None,
+        CORRECTION + "rollout_rs is not given",
+    ),
     Idle(
         ("algorithm.kl_ctrl.*", "algorithm.kl_penalty"),
         lambda c, g: not c.algorithm.use_kl_in_reward,
@@ -114,15 +153,28 @@ IDLE: tuple[Idle, ...] = (
         "algorithm.kl_ctrl.type=fixed keeps the coefficient",
     ),
     Idle(
+        ("algorithm.filter_groups.metric", "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"),
+        lambda c, g: not c.algorithm.filter_groups.enable,
+        "algorithm.filter_groups.enable is False",
+    ),
+    Idle(
         (ACTOR + "kl_loss_coef", ACTOR + "kl_loss_type"),
         lambda c, g: not c.actor_rollout_ref.actor.use_kl_loss,
         ACTOR + "use_kl_loss is False",
     ),
+    Idle((ROLLOUT + "log_prob_*",), _no_forward_before, RATIO_IS_ONE),
     Idle(
-        (ROLLOUT + "log_prob_*", *(f"{ACTOR}clip_ratio{side}" for side in ("", "_low", "_high", "_c"))),
+        (ROLLOUT + "log_prob_*",),
+        _bypass_and_no_forward,
+        CORRECTION + "bypass_mode takes the engine's log-probabilities, and no forward computes them",
+    ),
+    Idle(
+        (
+            *(f"{ACTOR}{name}" for name in ("clip_ratio*", "tau_*")),
+            *(f"{ACTOR}policy_loss.{name}" for name in ("kl_cov_ratio", "ppo_kl_coef", "dro_beta")),
+        ),
         _ratio_is_one,
-        "one update per batch (ppo_epochs, ppo_mini_batch_size, train_batch_size) takes its own log-probabilities as "
-        "the old ones, so the ratio is exactly 1",
+        RATIO_IS_ONE,
     ),
     Idle((ACTOR + "clip_ratio",), _both_sides, "clip_ratio_low and clip_ratio_high are both given"),
     Idle(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,7 @@ class _Settings:
         except Unreadable as error:
             self._refuse(key, assignment.value, str(error))
             return
-        spelled = moved.SPELLINGS.get(key.rpartition(".")[2], {})
+        spelled = moved.SPELLINGS.get(key) or moved.SPELLINGS.get(key.rpartition(".")[2], {})
         if isinstance(value, str) and value in spelled:
             self.notes.append(f"{key}={value} is written {spelled[value]} here, and is read as that")
             value = spelled[value]
@@ -129,9 +130,12 @@ class _Settings:
             self.notes.append(f"{key} is given more than once; the last value counts: {show(value)}")
         if assignment.typed:
             self.typed.add(key)
+        before = self.values.get(leaf.path, leaf.default)
         if inside:
-            value = _with_entry(self.values.get(leaf.path, leaf.default), inside.split("."), value)
-        self.values[leaf.path] = value
+            value = _with_entry(before, inside.split("."), value)
+        # Files lie over each other entry by entry, in an open dict as in the tree; what is typed replaces the whole
+        layered = leaf.open and not assignment.typed and assignment.value is not None
+        self.values[leaf.path] = _merged(before, value) if layered else value
 
     def _reset(self, key: str, leaf: Leaf) -> None:
         if key == leaf.path:
@@ -207,6 +211,13 @@ def _with_entry(table: Any, path: list[str], value: Any) -> Any:
     return table
 
 
+def _merged(under: Any, over: Any) -> Any:
+    """``over`` laid on ``under``: entries of dicts one by one, anything else replaced."""
+    if not isinstance(under, dict) or not isinstance(over, dict):
+        return over
+    return {**under, **{name: _merged(under.get(name), item) for name, item in over.items()}}
+
+
 def _without_entry(table: Any, path: list[str]) -> Any:
     if not isinstance(table, dict) or path[0] not in table:
         return table
@@ -227,13 +238,19 @@ def _leaf_at(loc: tuple[int | str, ...]) -> Leaf:
     raise AssertionError(f"no setting at {loc}")
 
 
+def _one_of(value: Any, leaf: Leaf) -> str:
+    """The choices of ``leaf``, and the one that is spelled nearly like ``value``."""
+    close = difflib.get_close_matches(str(value), leaf.choices, n=1, cutoff=0.7)
+    return f"must be one of {', '.join(leaf.choices)}" + (f"; did you mean {close[0]}?" if close else "")
+
+
 def _cure(detail: Mapping[str, Any], leaf: Leaf) -> str:
     """What would be right instead of what pydantic refused."""
     kind, limits = detail["type"], detail.get("ctx", {})
     if detail["input"] is None:
         return f"null is no value of this key; leave it out for the default {show(leaf.default)}"
     words: dict[str, str] = {
-        "literal_error": f"must be one of {', '.join(leaf.choices)}",
+        "literal_error": _one_of(detail["input"], leaf),
         "greater_than_equal": f"must be at least {limits.get('ge')}",
         "greater_than": f"must be above {limits.get('gt')}",
         "less_than_equal": f"must be at most {limits.get('le')}",

@@ -8,28 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from laurel.config.correction import RolloutCorrection
 from laurel.config.estimators import ESTIMATORS, AdvEstimator
+from laurel.config.losses import LOSSES, LossAggMode, PolicyLoss
+from laurel.config.section import Count, Fraction, NonNegative, Positive, Section
 
-LossMode = Literal["vanilla"]
-LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KlEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
+KlLossType = Literal["kl", "abs", "mse", "low_var_kl", "kl+", "abs+", "low_var_kl+"]
 EngineName = Literal["native", "vllm", "sglang"]
+FilterMetric = Literal["acc", "score", "seq_reward", "seq_final_reward"]
 LoggerName = Literal["console", "file", "tensorboard", "wandb", "mlflow"]
-
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0)]
-
-
-class Section(BaseModel):
-    """A group of settings. Unknown keys are errors; the docstring under a field is its documentation."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class Data(Section):
@@ -43,6 +33,8 @@ class Data(Section):
     """Column that names the data source, by which the reward function is chosen."""
     train_batch_size: Positive = 1024
     """Prompts per training step (each sampled rollout.n times)."""
+    gen_batch_size: Positive | None = None
+    """Prompts per generation batch if algorithm.filter_groups is on; null is train_batch_size."""
     max_prompt_length: Positive = 512
     """Longest prompt, in tokens, after the chat template."""
     max_response_length: Positive = 512
@@ -72,8 +64,8 @@ class Model(Section):
     """Tokenizer folder or hub id; null is the model's own."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
-    enable_gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass instead of keeping them."""
+    enable_gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass instead of keeping them; null only if memory needs it, and on a CPU."""
     custom_chat_template: str | None = None
     """Jinja chat template used instead of the tokenizer's own."""
     override_config: dict[str, Any] = {}
@@ -107,17 +99,12 @@ class CriticOptim(Optim):
 class Fsdp(Section):
     param_offload: bool = False
     """Keep parameters in CPU memory between forwards (FSDP2 offload); needs more than one rank."""
-    optimizer_offload: bool = False
-    """Keep optimizer state in CPU memory between updates."""
+    optimizer_offload: bool | None = None
+    """Keep moments, and one rank's masters, in CPU memory between updates; null only if the GPU's memory needs it."""
     fsdp_size: int = -1
     """Ranks that share one copy of the parameters; -1 is all ranks. Smaller groups replicate (HSDP)."""
     reshard_after_forward: bool = True
     """Free gathered parameters after each layer's forward, and gather them again in the backward pass."""
-
-
-class PolicyLoss(Section):
-    loss_mode: LossMode = "vanilla"
-    """Policy loss: vanilla is PPO's clipped ratio."""
 
 
 class Actor(Section):
@@ -127,22 +114,26 @@ class Actor(Section):
     """Trajectories per forward; null packs by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool | None = None
     """Pack by token budget even if a micro-batch size is given; null packs exactly when none is given."""
-    ppo_max_token_len_per_gpu: Positive = 16384
-    """Token budget of one forward and backward."""
+    ppo_max_token_len_per_gpu: Positive | None = None
+    """Token budget of one forward and backward; null is what the GPU's memory has room for, 16384 on a CPU."""
     ppo_epochs: Positive = 1
     """Passes over each step's batch."""
     shuffle: bool = False
     """Mix the groups of a batch before cutting it into mini-batches."""
     clip_ratio: NonNegative = 0.2
-    """PPO's clip range on both sides."""
+    """Clip range on both sides: of the ratio, for geo_mean of its logarithm, for dppo_* of the divergence."""
     clip_ratio_low: NonNegative | None = None
     """Clip range below 1; null is clip_ratio."""
     clip_ratio_high: NonNegative | None = None
     """Clip range above 1; null is clip_ratio."""
     clip_ratio_c: Annotated[float, Field(gt=1)] = 3.0
     """Dual clip: lower bound of the objective for negative advantages, as a multiple of the advantage."""
-    loss_agg_mode: LossAggMode = "token-mean"
-    """How token losses become one number."""
+    tau_pos: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature of sapo's gate where the advantage is positive; larger fades sooner."""
+    tau_neg: Annotated[float, Field(gt=0)] = 1.05
+    """Temperature of sapo's gate elsewhere."""
+    loss_agg_mode: LossAggMode | None = None
+    """How token losses become one number; null is seq-mean-token-mean for gspo, geo_mean and sapo, else token-mean."""
     loss_scale_factor: Annotated[float, Field(gt=0)] | None = None
     """Constant length that divides seq-mean-token-sum-norm, in tokens; null is data.max_response_length."""
     entropy_coeff: float = 0.0
@@ -151,8 +142,8 @@ class Actor(Section):
     """Add the KL divergence to the reference policy to the loss."""
     kl_loss_coef: NonNegative = 0.001
     """Weight of the KL loss."""
-    kl_loss_type: KlEstimator = "low_var_kl"
-    """KL estimator of the loss: kl is k1, abs, mse is k2, low_var_kl is k3."""
+    kl_loss_type: KlLossType = "low_var_kl"
+    """KL estimator of the loss: kl is k1, abs, mse is k2, low_var_kl is k3; with + it has the gradient of k2."""
     policy_loss: PolicyLoss = PolicyLoss()
     optim: Optim = Optim()
     fsdp_config: Fsdp = Fsdp()
@@ -200,8 +191,8 @@ class Rollout(Section):
     """Trajectories per forward when old log-probabilities are computed; null packs by tokens."""
     log_prob_use_dynamic_bsz: bool | None = None
     """Pack by token budget even if a micro-batch size is given; null packs exactly when none is given."""
-    log_prob_max_token_len_per_gpu: Positive = 16384
-    """Token budget of one log-probability forward."""
+    log_prob_max_token_len_per_gpu: Positive | None = None
+    """Token budget of a log-probability forward; null is what the GPU's memory has room for, 16384 on a CPU."""
     val_kwargs: ValKwargs = ValKwargs()
     engine_kwargs: dict[str, dict[str, Any]] = {}
     """Further arguments by engine name, passed on unchanged, such as vllm.swap_space."""
@@ -212,8 +203,8 @@ class Ref(Section):
     """Trajectories per reference forward; null packs by tokens."""
     log_prob_use_dynamic_bsz: bool | None = None
     """Pack by token budget even if a micro-batch size is given; null packs exactly when none is given."""
-    log_prob_max_token_len_per_gpu: Positive = 16384
-    """Token budget of one reference forward."""
+    log_prob_max_token_len_per_gpu: Positive | None = None
+    """Token budget of a reference forward; null is what the GPU's memory has room for, 16384 on a CPU."""
     fsdp_config: Fsdp = Fsdp()
 
 
@@ -236,8 +227,8 @@ class Critic(Section):
     """Trajectories per critic forward; null packs by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool | None = None
     """Pack by token budget even if a micro-batch size is given; null packs exactly when none is given."""
-    ppo_max_token_len_per_gpu: Positive = 32768
-    """Token budget of one critic forward and backward."""
+    ppo_max_token_len_per_gpu: Positive | None = None
+    """Token budget of a critic forward and backward; null is what the GPU's memory has room for, 32768 on a CPU."""
     ppo_epochs: Positive | None = None
     """Critic passes over each step's batch; null is the actor's."""
     cliprange_value: NonNegative = 0.5
@@ -257,25 +248,40 @@ class KlCtrl(Section):
     """KL per token that the adaptive controller aims at, in nats."""
 
 
+class FilterGroups(Section):
+    enable: bool = False
+    """Train only on groups whose samples differ in the metric, and draw further prompts for those left out (DAPO)."""
+    metric: FilterMetric = "acc"
+    """What must differ: acc of the reward function, its score, or seq_reward (the score after reward shaping)."""
+    max_num_gen_batches: Count = 0
+    """Most generation batches per step, after which the run ends; 0 ends only when all data give nothing to learn."""
+
+
 class AlgorithmConfig(Section):
     adv_estimator: AdvEstimator = "gae"
     """Advantage estimator, and with it the algorithm: gae is PPO with a critic, grpo compares samples of one prompt."""
     gamma: Fraction = 1.0
-    """Discount per token."""
+    """Discount per token, of gae and reinforce_plus_plus."""
     lam: Fraction = 1.0
     """GAE's lambda."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide GRPO's advantages by the group's standard deviation (false is Dr.GRPO)."""
+    """Divide the advantages of grpo, grpo_passk and gdpo by the group's standard deviation (false is Dr.GRPO)."""
+    gdpo_reward_keys: list[str] = []
+    """Numbers of the reward function's dict that gdpo compares one by one, such as [accuracy,format]."""
+    gdpo_reward_weights: list[float] | None = None
+    """Weights of gdpo_reward_keys, in their order; null is 1 for each."""
     use_kl_in_reward: bool | None = None
     """Subtract the KL to the reference policy from the reward; null: exactly if kl_ctrl.kl_coef was given."""
     kl_penalty: KlEstimator = "kl"
     """KL estimator of the reward: kl is k1, abs, mse is k2, low_var_kl is k3."""
     kl_ctrl: KlCtrl = KlCtrl()
+    rollout_correction: RolloutCorrection = RolloutCorrection()
+    filter_groups: FilterGroups = FilterGroups()
 
 
 class RewardManager(Section):
-    name: Literal["naive"] = "naive"
-    """How trajectories are scored: naive calls the reward function on each."""
+    name: Literal["naive", "dapo"] = "naive"
+    """How trajectories are scored: naive calls the reward function, dapo may also take off an over-long penalty."""
 
 
 class CustomRewardFunction(Section):
@@ -288,7 +294,7 @@ class CustomRewardFunction(Section):
 class Reward(Section):
     reward_manager: RewardManager = RewardManager()
     reward_kwargs: dict[str, Any] = {}
-    """Further arguments of the reward function."""
+    """Further arguments of the reward function; overlong_buffer_cfg and max_resp_len are the manager dapo's."""
     custom_reward_function: CustomRewardFunction = CustomRewardFunction()
 
 
@@ -357,6 +363,25 @@ class Config(Section):
     def needs_critic(self) -> bool:
         """Whether the algorithm learns from values; validation alone needs none."""
         return ESTIMATORS[self.algorithm.adv_estimator].needs_critic and not self.trainer.val_only
+
+    @property
+    def prompts_at_once(self) -> int:
+        """Prompts sampled together: a step's, or a generation batch's where groups are filtered."""
+        filtered = self.algorithm.filter_groups.enable
+        return (self.data.gen_batch_size if filtered else None) or self.data.train_batch_size
+
+    @property
+    def ratio_is_one(self) -> bool:
+        """Whether the only update of a batch takes its own log-probabilities as the old ones: no pass computes them."""
+        actor, algorithm = self.actor_rollout_ref.actor, self.algorithm
+        once = actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= self.data.train_batch_size
+        wanted = (
+            algorithm.use_kl_in_reward,
+            algorithm.rollout_correction.bypass_mode,
+            algorithm.rollout_correction.corrects,
+            LOSSES[actor.policy_loss.loss_mode].needs_old,
+        )
+        return once and not any(wanted)
 
     @property
     def needs_reference(self) -> bool:

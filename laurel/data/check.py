@@ -72,7 +72,7 @@ def _check_batch(config: Config) -> list[Problem]:
     rows = sum(count_rows(file) for file in data.train_files)
     if data.train_max_samples > 0:
         rows = min(rows, data.train_max_samples)
-    if data.train_batch_size <= rows:
-        return []
     cure = f"there are only {rows} training rows; use at most {rows}, or give more data"
-    return [Problem("data.train_batch_size", data.train_batch_size, cure)]
+    if data.train_batch_size > rows:
+        return [Problem("data.train_batch_size", data.train_batch_size, cure)]
+    return [Problem("data.gen_batch_size", config.prompts_at_once, cure)] if config.prompts_at_once > rows else []

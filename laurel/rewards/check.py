@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config
+from laurel.rewards import overlong
+from laurel.rewards.reward_fn import function_kwargs
 from laurel.rewards.sources import KNOWN_SOURCES, Scorer, find_scorer
 from laurel.types import Problem
 
@@ -20,10 +22,10 @@ KWARGS = "reward.reward_kwargs"
 
 def check(config: Config, sources: Mapping[str, str] | None = None) -> list[Problem]:
     """Problems of the reward settings. ``sources`` maps each data source of the data files to a file that has it."""
-    custom = config.reward.custom_reward_function
+    custom, kwargs = config.reward.custom_reward_function, function_kwargs(config.reward.reward_kwargs)
+    problems = overlong.check(config)
     if custom.path is not None:
-        return _check_custom(custom.path, custom.name, config.reward.reward_kwargs)
-    problems: list[Problem] = []
+        return problems + _check_custom(custom.path, custom.name, kwargs)
     seen: set[Scorer] = set()
     for source, file in sorted((sources or {}).items()):
         scorer = find_scorer(source)
@@ -31,7 +33,7 @@ def check(config: Config, sources: Mapping[str, str] | None = None) -> list[Prob
             problems.append(_unknown_source(config, source, file))
         elif scorer not in seen:
             seen.add(scorer)
-            problems += _check_kwargs(scorer, config.reward.reward_kwargs, source)
+            problems += _check_kwargs(scorer, kwargs, source)
     return problems
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config
+from laurel.rewards.overlong import OF_THE_MANAGER, overlong_penalty
 from laurel.rewards.sources import KNOWN_SOURCES, Scorer, find_scorer
 from laurel.types import LaurelError, Prompt, Score
+
+Shape = Callable[[Score, int], Score]
 
 
 class RewardError(LaurelError):
@@ -26,17 +29,25 @@ class RewardError(LaurelError):
 
 class RewardFn:
     """Scores trajectories. ``custom`` is the user's function and its name for messages; None looks up the data
-    source.
+    source. ``shape`` makes the final score of the function's and of the response's length in tokens.
     """
 
-    def __init__(self, *, custom: tuple[str, Scorer] | None = None, kwargs: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        *,
+        custom: tuple[str, Scorer] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        shape: Shape | None = None,
+    ):
         self._custom = custom
         self._kwargs = dict(kwargs or {})
+        self._shape = shape or as_it_is
 
-    def score(self, trajectory_text: str, prompt: Prompt, sample: int = 0) -> Score:
+    def score(self, trajectory_text: str, prompt: Prompt, sample: int = 0, *, length: int) -> Score:
         """The score of one response text, special tokens left out. Thread-safe if the function is.
 
-        ``sample`` is the trajectory's number within its group, for messages. Raises RewardError.
+        ``sample`` is the trajectory's number within its group, for messages; ``length`` counts the response's tokens,
+        the end token included. Raises RewardError.
         """
         name, function = self._find(prompt)
         try:
@@ -49,7 +60,7 @@ class RewardFn:
             )
         except Exception as error:
             raise RewardError(f"{_where(name, prompt, sample)} raised {type(error).__name__}: {error}") from error
-        return _to_score(result, _where(name, prompt, sample))
+        return self._shape(_to_score(result, _where(name, prompt, sample)), length)
 
     def _find(self, prompt: Prompt) -> tuple[str, Scorer]:
         if self._custom is not None:
@@ -63,19 +74,42 @@ class RewardFn:
         return f"{scorer.__module__}.{scorer.__qualname__}", scorer
 
 
+def as_it_is(score: Score, length: int) -> Score:
+    return score
+
+
+def _naive(config: Config) -> Shape:
+    return as_it_is
+
+
+def _dapo(config: Config) -> Shape:
+    """The over-long penalty, and a plain number counts as accuracy too, which algorithm.filter_groups asks for."""
+    penalty = overlong_penalty(config)
+
+    def shape(score: Score, length: int) -> Score:
+        named = score if score.extras else Score(score.value, {"acc": score.value})
+        return named if penalty is None else penalty.shape(named, length)
+
+    return shape
+
+
 # The ways to score trajectories, by the names of reward.reward_manager.name.
-MANAGERS: dict[str, type[RewardFn]] = {"naive": RewardFn}
+MANAGERS: dict[str, Callable[[Config], Shape]] = {"naive": _naive, "dapo": _dapo}
 
 
 def load_reward_fn(config: Config) -> RewardFn:
     """The reward function that the config asks for. Runs the user's file, if one is set. Raises RewardError."""
-    custom, manager = config.reward.custom_reward_function, MANAGERS[config.reward.reward_manager.name]
+    custom, shape = config.reward.custom_reward_function, MANAGERS[config.reward.reward_manager.name](config)
+    kwargs = function_kwargs(config.reward.reward_kwargs)
     if custom.path is None:
-        return manager(kwargs=config.reward.reward_kwargs)
-    return manager(
-        custom=(f"{custom.path}:{custom.name}", _load_custom(custom.path, custom.name)),
-        kwargs=config.reward.reward_kwargs,
-    )
+        return RewardFn(kwargs=kwargs, shape=shape)
+    function = (f"{custom.path}:{custom.name}", _load_custom(custom.path, custom.name))
+    return RewardFn(custom=function, kwargs=kwargs, shape=shape)
+
+
+def function_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What of reward.reward_kwargs reaches the reward function: all but what the reward manager reads."""
+    return {name: value for name, value in kwargs.items() if name not in OF_THE_MANAGER}
 
 
 def _load_custom(path: str, name: str) -> Scorer:

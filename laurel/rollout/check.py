@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import get_args
 
+from laurel.config.estimators import ESTIMATORS
 from laurel.config.tree import Config, EngineName
 from laurel.models.hub import published_config
 from laurel.models.served import unserved
@@ -37,8 +39,46 @@ def check(config: Config) -> list[Problem]:
     for name in sorted(rollout.engine_kwargs.keys() - set(known)):
         cure = f"{name} is no engine; the entries of {ROLLOUT}.engine_kwargs are named {', '.join(known)}"
         problems.append(Problem(f"{ROLLOUT}.engine_kwargs.{name}", rollout.engine_kwargs[name], cure))
+    problems += _check_filter(config)
     if rollout.name == "native":
         problems += _check_native(config, rollout.max_model_len or longest)
+    elif rollout.free_cache_engine:
+        problems += _check_allocator(rollout.name)
+    return problems
+
+
+def _check_allocator(name: str) -> list[Problem]:
+    """These engines give memory back through a pool of their own, which growing segments do not work with."""
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        value = os.environ.get(variable, "")
+        if "expandable_segments:true" in value.lower().replace(" ", ""):
+            cure = f"expandable_segments cannot be used with the sleep mode of rollout.name={name}; unset it, or set "
+            return [Problem(f"environment variable {variable}", value, f"{cure}{ROLLOUT}.free_cache_engine=False")]
+    return []
+
+
+def _check_filter(config: Config) -> list[Problem]:
+    """Settings of algorithm.filter_groups under which no step could ever be filled, or none would be filtered."""
+    settings, algorithm, n = config.algorithm.filter_groups, config.algorithm, config.actor_rollout_ref.rollout.n
+    if not settings.enable or config.trainer.val_only:
+        return []
+    problems = []
+    if n < 2 and not ESTIMATORS[algorithm.adv_estimator].compares_group:  # else algos/check.py says it
+        cure = "algorithm.filter_groups compares the samples of one prompt and needs at least 2; use 8, say"
+        problems.append(Problem(f"{ROLLOUT}.n", n, cure))
+    if settings.metric == "seq_final_reward" and algorithm.use_kl_in_reward:
+        cure = (
+            "the KL in the reward (algorithm.use_kl_in_reward) is only known later, and no two samples would have the "
+            "same; use seq_reward, or acc"
+        )
+        problems.append(Problem("algorithm.filter_groups.metric", settings.metric, cure))
+    most, drawn, wanted = settings.max_num_gen_batches, config.prompts_at_once, config.data.train_batch_size
+    if 0 < most * drawn < wanted:
+        cure = (
+            f"generation batches of data.gen_batch_size={drawn} prompts can never give data.train_batch_size={wanted} "
+            f"groups; use at least {-(-wanted // drawn)}, or 0 for no limit"
+        )
+        problems.append(Problem("algorithm.filter_groups.max_num_gen_batches", most, cure))
     return problems
 
 

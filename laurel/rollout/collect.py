@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from laurel.types import Completion, Group, Prompt, Request, SamplingParams, Score, Trajectory, Turn
 
@@ -18,9 +19,9 @@ async def collect(
     n: int,
     sampling: SamplingParams,
     seed: Callable[[int, int], int],
-    score: Callable[[str, Prompt, int], Score],
+    score: Callable[[Trajectory, Prompt], Score],
     decode: Callable[[Sequence[int]], str],
-    keep: Callable[[Group], bool],
+    baseline: SamplingParams | None = None,
     on_done: Callable[[int, int], None] = lambda done, total: None,
     on_wait: Callable[[str], None] = lambda line: None,
     wait_s: float = 30.0,
@@ -29,24 +30,26 @@ async def collect(
     """Sample ``n`` trajectories of each prompt and score each as it arrives; groups in the order of ``prompts``.
 
     ``generate(position, request)`` is a pool's; ``seed(position, sample)`` decides a sample's random numbers;
-    ``score(text, prompt, sample)`` runs in this event loop's thread; groups for which ``keep`` is False are left out.
-    ``on_done(count, total)`` follows every trajectory, and ``on_wait(line)`` says what is missing whenever nothing
-    arrived for ``wait_s`` seconds. The first error of an engine or of ``score`` cancels the rest and is raised.
-    ``tag`` begins the request ids.
+    ``score(trajectory, prompt)`` runs in this event loop's thread. With ``baseline`` settings each prompt is answered
+    once more with them: as sample ``n``, scored alike, the group's baseline. ``on_done(count, total)`` follows every
+    trajectory, and ``on_wait(line)`` says what is missing whenever nothing arrived for ``wait_s`` seconds. The first
+    error of an engine or of ``score`` cancels the rest and is raised. ``tag`` begins the request ids.
 
-    Example: 2 prompts, n=3: six requests, "0/0", "0/1", ... "1/2"; two groups of three trajectories.
+    Example: 2 prompts, n=3: six requests, "0/0", "0/1", ... "1/2"; two groups of three trajectories. With a baseline
+    also "0/3" and "1/3".
     """
+    settings = [sampling] * n + ([] if baseline is None else [baseline])
     results: asyncio.Queue[Done | BaseException] = asyncio.Queue()
 
     async def one(position: int, sample: int) -> None:
         prompt, name = prompts[position], f"{tag}{position}"
-        request = Request(f"{name}/{sample}", prompt.input_ids, sampling, seed(position, sample), group=name)
+        request = Request(f"{name}/{sample}", prompt.input_ids, settings[sample], seed(position, sample), group=name)
         try:
             results.put_nowait((position, sample, await generate(position, request)))
         except Exception as error:
             results.put_nowait(error)
 
-    missing = {(position, sample): None for position in range(len(prompts)) for sample in range(n)}
+    missing = {(position, sample): None for position in range(len(prompts)) for sample in range(len(settings))}
     total = len(missing)
     trajectories: dict[tuple[int, int], Trajectory] = {}
     tasks = [asyncio.ensure_future(one(position, sample)) for position, sample in missing]
@@ -60,35 +63,31 @@ async def collect(
             if isinstance(result, BaseException):
                 raise result
             position, sample, completion = result
-            trajectories[position, sample] = _trajectory(prompts[position], sample, completion, score, decode)
+            unscored = _trajectory(sample, completion, decode)
+            trajectories[position, sample] = replace(unscored, score=score(unscored, prompts[position]))
             del missing[position, sample]
             on_done(len(trajectories), total)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    groups = [
-        Group(prompt, tuple(trajectories[position, sample] for sample in range(n)))
+    return [
+        Group(
+            prompt,
+            tuple(trajectories[position, sample] for sample in range(n)),
+            baseline=None if baseline is None else trajectories[position, n],
+        )
         for position, prompt in enumerate(prompts)
     ]
-    return [group for group in groups if keep(group)]
 
 
-def _trajectory(
-    prompt: Prompt,
-    sample: int,
-    completion: Completion,
-    score: Callable[[str, Prompt, int], Score],
-    decode: Callable[[Sequence[int]], str],
-) -> Trajectory:
-    text = decode(completion.token_ids)
+def _trajectory(sample: int, completion: Completion, decode: Callable[[Sequence[int]], str]) -> Trajectory:
     return Trajectory(
         sample=sample,
         turns=(Turn(completion.token_ids, sampled=True, log_probs=completion.log_probs),),
         finish_reason=completion.finish_reason,
         policy_version=completion.policy_version,
-        score=score(text, prompt, sample),
-        text=text,
+        text=decode(completion.token_ids),
     )
 
 

@@ -25,7 +25,7 @@ class Columns(Protocol):
 
 
 def batch_metrics(batch: Columns) -> dict[str, float]:
-    """Scores, rewards, advantages, returns, lengths, and rollout against learner log-probabilities.
+    """Scores, rewards, advantages, returns and lengths.
 
     Columns that the batch does not have (values without a critic) are left out.
     """
@@ -50,22 +50,20 @@ def batch_metrics(batch: Columns) -> dict[str, float]:
     metrics |= _spread("prompt_length", prompt)
     metrics |= _spread("response_length", batch.lengths[counted] - prompt)
     metrics["response_length/clip_ratio"] = float(rows["truncated"][counted].double().mean())
-    if "rollout_log_probs" in tokens and "old_log_probs" in tokens:
-        gap = (tokens["rollout_log_probs"][sampled] - tokens["old_log_probs"][sampled]).double().abs()
-        if gap.numel():
-            metrics["rollout/log_prob_diff/mean"] = float(gap.mean())
-            metrics["rollout/log_prob_diff/max"] = float(gap.max())
     return metrics
 
 
-def speed_metrics(batch: Columns, timing: Mapping[str, float], *, ranks: int) -> dict[str, float]:
+def speed_metrics(
+    batch: Columns, timing: Mapping[str, float], *, ranks: int, discarded: float = 0.0
+) -> dict[str, float]:
     """Tokens and time, from what a Timer gathered in the step (``timing_s/...``). Padding counts nowhere.
 
-    ``ranks`` are learner ranks (GPUs, or processes on a CPU).
+    ``ranks`` are learner ranks (GPUs, or processes on a CPU). ``discarded`` counts tokens that were sampled for the
+    step, which took time, and are not in the batch.
     """
     counted = batch.rows["weight"] > 0
     total = int(batch.lengths[counted].sum())
-    sampled = int((batch.tokens["response_mask"] & counted[batch.row_of_token]).sum())
+    sampled = int((batch.tokens["response_mask"] & counted[batch.row_of_token]).sum()) + discarded
     metrics = {"perf/total_num_tokens": float(total)}
     for phase in PER_TOKEN_PHASES:
         seconds, count = timing.get(f"timing_s/{phase}"), sampled if phase == "gen" else total

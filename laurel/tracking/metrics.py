@@ -53,10 +53,20 @@ _TRAINING = [
     Metric("training/policy_version", "versions", "last", "Version of the weights that this step published."),
 ]
 
+_TRAINING += [
+    Metric("train/num_gen_batches", "batches", "last", "Generation batches until the step had its groups."),
+    Metric("filter_groups/informative", "groups", "last", "Groups whose samples differ in the metric, surplus too."),
+    Metric("filter_groups/dropped", "groups", "last", "Groups whose samples all have the same value of the metric."),
+    Metric("filter_groups/surplus", "groups", "last", "Informative groups beyond data.train_batch_size, left out too."),
+    Metric("filter_groups/dropped_metric/mean", "as the metric", "last", "Mean over dropped groups of that value."),
+    Metric("filter_groups/score/mean", "score", "last", "Mean score over all trajectories sampled, also dropped ones."),
+]
+
 _ACTOR = [
     Metric("actor/pg_loss", "1", "mean", "Policy loss alone, by loss_agg_mode, mean over the step's updates."),
-    Metric("actor/pg_clipfrac", "fraction", "mean", "Sampled tokens whose ratio the clip range cut off."),
+    Metric("actor/pg_clipfrac", "fraction", "mean", "Sampled tokens that the clip range, or a limit, cut off."),
     Metric("actor/pg_clipfrac_lower", "fraction", "mean", "Sampled tokens where the dual clip held."),
+    Metric("actor/pg_covfrac", "fraction", "mean", "Sampled tokens that clip_cov or kl_cov singled out."),
     Metric("actor/ppo_kl", "nats/token", "mean", "Old minus current log-probability, mean over sampled tokens."),
     Metric("actor/entropy", "nats/token", "mean", "Entropy of the policy's next-token choice, over sampled tokens."),
     Metric("actor/kl_loss", "nats", "mean", "KL to the reference by kl_loss_type and loss_agg_mode, unweighted."),
@@ -91,6 +101,7 @@ _LENGTHS = [
 _PHASES = {
     "gen": "sampling the responses, scoring that overlaps it included",
     "old_log_prob": "log-probabilities before the update",
+    "logit_grads": "logit gradients before the update (optimal_token_baseline)",
     "ref": "log-probabilities of the reference",
     "values": "values before the update",
     "update_critic": "updating the critic",
@@ -100,7 +111,7 @@ _PHASES = {
     "save_checkpoint": "saving a checkpoint",
     "step": "the whole training step, validation and saving not included",
 }
-PER_TOKEN_PHASES = ("gen", "old_log_prob", "ref", "values", "update_critic", "update_actor")
+PER_TOKEN_PHASES = ("gen", "old_log_prob", "logit_grads", "ref", "values", "update_critic", "update_actor")
 
 _TIME = [
     *[Metric(f"timing_s/{phase}", "s", "sum", f"Wall time of {what}.") for phase, what in _PHASES.items()],
@@ -121,8 +132,20 @@ _PERF = [
     Metric("perf/max_memory_allocated_gb", "GiB", "max", "Most GPU memory that tensors took on any rank."),
     Metric("perf/max_memory_reserved_gb", "GiB", "max", "Most GPU memory that the allocator held on any rank."),
     Metric("rollout/tokens_per_second", "tokens/s", "mean", "Sampled tokens of all engines / timing_s/gen."),
+    Metric("rollout/discarded_tokens", "tokens", "sum", "Sampled for dropped groups and greedy baselines."),
+]
+
+_CORRECTION = [
     Metric("rollout/log_prob_diff/mean", "nats", "mean", "|rollout - old log-probability|, mean over sampled tokens."),
     Metric("rollout/log_prob_diff/max", "nats", "max", "|rollout - old log-probability|, largest over sampled tokens."),
+    Metric("rollout_corr/k3_kl", "nats/token", "mean", "KL of the engine's policy from the learner's, estimator k3."),
+    Metric("rollout_corr/ratio/mean", "1", "mean", "Old / rollout probability, mean over sampled tokens."),
+    Metric("rollout_corr/chi2_token", "1", "mean", "Mean squared old / rollout probability, minus 1."),
+    Metric("rollout_corr/eff_sample_size", "fraction", "mean", "mean(ratio)^2 / mean(ratio^2) of old / rollout."),
+    Metric("rollout_corr/rollout_is_mean", "1", "mean", "Weight of the policy loss by rollout_is, mean over tokens."),
+    Metric("rollout_corr/rollout_is_max", "1", "max", "Largest weight of the policy loss by rollout_is."),
+    Metric("rollout_corr/rollout_rs_masked_fraction", "fraction", "mean", "Sampled tokens left out of the losses."),
+    Metric("rollout_corr/rollout_rs_seq_masked_fraction", "fraction", "mean", "Trajectories with a token left out."),
 ]
 
 _VALIDATION = [
@@ -131,7 +154,8 @@ _VALIDATION = [
 ]
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in [*_TRAINING, *_ACTOR, *_CRITIC, *_LENGTHS, *_TIME, *_PERF, *_VALIDATION]
+    metric.name: metric
+    for metric in [*_TRAINING, *_ACTOR, *_CRITIC, *_LENGTHS, *_TIME, *_PERF, *_CORRECTION, *_VALIDATION]
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from laurel.algos.correction import build_correction
 from laurel.algos.table import Algorithm, build_algorithm
 from laurel.config.tree import Config
 from laurel.data.prompts import PromptTable, load_prompts
@@ -20,9 +21,19 @@ from laurel.tracking.loggers import build_loggers
 from laurel.tracking.timer import Timer
 from laurel.trainer.cadence import Cadence, ValidationCadence, total_steps
 from laurel.trainer.checkpoints import find_checkpoint, restore
+from laurel.trainer.gauge import build_gauge
 from laurel.trainer.report import Report, say
-from laurel.trainer.roles import ActorAfterWarmup, ActorOfOneUpdate, ActorRole, NoCritic, NoRef, Roles
-from laurel.trainer.rollouts import Rollouts, training_sampling, validation_sampling
+from laurel.trainer.roles import (
+    ActorAfterWarmup,
+    ActorOfOneUpdate,
+    ActorOfRollout,
+    ActorRole,
+    NoCritic,
+    NoGradients,
+    NoRef,
+    Roles,
+)
+from laurel.trainer.rollouts import Rollouts, greedy_sampling, group_selection, training_sampling, validation_sampling
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError, Prompt
@@ -106,10 +117,11 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
         state=state,
         timer=timer,
         report=report,
+        gauge=build_gauge(config.algorithm.rollout_correction, say),
         train_prompts=prepared.train_prompts,
         val_prompts=prepared.val_prompts,
         order=PromptOrder(max(1, len(prepared.train_prompts)), config.data.seed, config.data.shuffle),
-        batch_size=config.data.train_batch_size,
+        draw_size=config.prompts_at_once,
         total_steps=prepared.total_steps,
         saving=Cadence(trainer.save_freq, last=prepared.total_steps),
         validation=ValidationCadence(
@@ -137,19 +149,24 @@ def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState
         return state.step
 
     weights = WeightsClient(group, timer=timer)
+    policy = ActorClient(group, config, timer=timer, step=step)
     needs_critic = bool(config.critic.enable)
     return Roles(
-        actor=_actor(config, ActorClient(group, config, timer=timer, step=step), state),
+        actor=_actor(config, policy, state),
         ref=RefClient(group, config, timer=timer) if config.needs_reference else NoRef(),
         critic=CriticClient(group, config, timer=timer, step=step) if needs_critic else NoCritic(),
         rollouts=_rollouts(prepared, group, weights, timer),
         weights=weights,
+        correction=build_correction(config.algorithm.rollout_correction),
+        gradients=policy if prepared.algo.logit_grad_squares else NoGradients(),
     )
 
 
 def _actor(config: Config, client: ActorClient, state: RunState) -> ActorRole:
     actor: ActorRole = client
-    if one_update_per_batch(config) and not config.algorithm.use_kl_in_reward:
+    if config.algorithm.rollout_correction.bypass_mode:
+        actor = ActorOfRollout(actor)
+    elif config.ratio_is_one:
         actor = ActorOfOneUpdate(actor)
     if config.trainer.critic_warmup > 0:
         actor = ActorAfterWarmup(actor, state, config.trainer.critic_warmup)
@@ -171,6 +188,8 @@ def _rollouts(prepared: Prepared, group: WorkerGroup, weights: WeightsClient, ti
         seed=config.trainer.seed,
         n=config.actor_rollout_ref.rollout.n,
         sampling=training_sampling(config),
+        baseline=greedy_sampling(config) if prepared.algo.greedy_baseline else None,
+        select=group_selection(config, rows=len(prepared.train_prompts)),
         val_n=config.actor_rollout_ref.rollout.val_kwargs.n,
         val_sampling=validation_sampling(config),
         timer=timer,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config, Trainer
 from laurel.learner.checkpoint import MANIFEST, begin_checkpoint, commit_checkpoint, damage, newest_checkpoint, prune
 from laurel.learner.shards import missing_shards
+from laurel.rollout.filter_groups import NothingToLearn
 from laurel.trainer.report import say
 from laurel.trainer.roles import Roles
 from laurel.trainer.run import Run
@@ -29,6 +31,22 @@ def save_checkpoint(run: Run) -> Path:
         prune(run.checkpoint_dir, run.config.trainer.max_actor_ckpt_to_keep)
     run.report.saved(final)
     return final
+
+
+@contextmanager
+def kept_if_nothing_to_learn(run: Run) -> Iterator[None]:
+    """Around a step: if it ends since no group teaches anything, the steps before it are saved first, as they stood.
+
+    Going on from there, with a larger algorithm.filter_groups.max_num_gen_batches say, draws the same prompts again.
+    """
+    step, consumed = run.state.step, run.state.consumed
+    try:
+        yield
+    except NothingToLearn:
+        run.state.step, run.state.consumed = step, consumed
+        if step > 0 and not (run.checkpoint_dir / f"global_step_{step}").exists():
+            save_checkpoint(run)
+        raise
 
 
 def require_shards(folder: Path) -> None:

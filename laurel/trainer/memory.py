@@ -72,7 +72,7 @@ def estimate(config: Config) -> Memory | None:
         parts["reference"] = shape.parameters * weight / _sharing(part.ref.fsdp_config, ranks)
     if config.critic.enable and critic is not None:
         parts["critic"] = critic.parameters * trained / _sharing(config.critic.fsdp_config, ranks)
-    rows = -(-config.data.train_batch_size * part.rollout.n // ranks)
+    rows = -(-config.prompts_at_once * part.rollout.n // ranks)
     slots = min(rows, part.rollout.max_num_seqs or rows)
     return Memory(parts, float(shape.cache_per_token * weight), slots * (part.rollout.max_model_len or 0))
 

@@ -61,9 +61,33 @@ def _roles(config: Config, given: frozenset[str]) -> Iterator[Row]:
     yield "reference", "the actor's first weights" if config.needs_reference else "none, since no KL is used"
     yield "KL in reward", _kl_in_reward(config, given)
     yield "KL in loss", f"weight {part.actor.kl_loss_coef}" if part.actor.use_kl_loss else "no"
+    yield "old log-probs", _old_log_probs(config)
+    yield "correction", _correction(config)
     yield "engine", part.rollout.name
     custom = config.reward.custom_reward_function
     yield "reward", f"{custom.name} of {custom.path}" if custom.path else f"by the data's {config.data.reward_fn_key}"
+
+
+def _old_log_probs(config: Config) -> str:
+    if config.algorithm.rollout_correction.bypass_mode:
+        return "the engine's, without a forward (rollout_correction.bypass_mode)"
+    if config.ratio_is_one:
+        return "the update's own, without a forward: one update a step, so the ratio is 1"
+    return "one forward of the actor before its updates"
+
+
+def _correction(config: Config) -> str:
+    settings = config.algorithm.rollout_correction
+    parts = []
+    if settings.rollout_is:
+        mean = ", mean 1" if settings.rollout_is_batch_normalize else ""
+        parts.append(f"weights by {settings.rollout_is} up to {settings.rollout_is_threshold}{mean}")
+    if settings.rollout_rs and settings.rollout_rs_threshold:
+        upper, lower = settings.rollout_rs_threshold, settings.rollout_rs_threshold_lower
+        parts.append(f"kept by {settings.rollout_rs} ratio from {1 / upper if lower is None else lower:g} to {upper:g}")
+    if settings.rollout_token_veto_threshold is not None:
+        parts.append(f"no trajectory with a token ratio below {settings.rollout_token_veto_threshold:g}")
+    return "; ".join(parts) if settings.corrects else "none"
 
 
 def _kl_in_reward(config: Config, given: frozenset[str]) -> str:
@@ -99,6 +123,11 @@ def _batches(config: Config) -> Iterator[Row]:
     if config.critic.enable:
         mini, epochs = config.critic.ppo_mini_batch_size or data.train_batch_size, config.critic.ppo_epochs or 1
         yield "critic updates", _updates(data.train_batch_size, mini, epochs, part.rollout.n)
+    filtered = config.algorithm.filter_groups
+    if filtered.enable:
+        most = f"at most {filtered.max_num_gen_batches}" if filtered.max_num_gen_batches else "as many as it takes"
+        text = f"{data.train_batch_size} groups that differ in {filtered.metric}, from generation batches of "
+        yield "filter groups", f"{text}{config.prompts_at_once} prompts, {most} a step"
     actor = part.actor
     if actor.use_dynamic_bsz:
         yield "forwards", f"packed up to {actor.ppo_max_token_len_per_gpu} tokens"

@@ -122,7 +122,8 @@ def conclude(report: Report, config: Config) -> None:
         where["checkpoint"] = str(folder / latest.read_text().strip())
     if "file" in config.trainer.logger:
         log = folder / "metrics.jsonl"
-        curve = plot_curve(log, folder / "curve.png", title=f"{MODEL} learns sums (GRPO)")
+        algorithm = config.algorithm.adv_estimator.upper()
+        curve = plot_curve(log, folder / "curve.png", title=f"{MODEL} learns sums ({algorithm})")
         where |= {"log": str(log), "plot": str(curve)}
     if report.validations:
         where["samples"] = f"{report.validation_dir} (parquet: every validation question with its answer)"

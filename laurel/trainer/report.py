@@ -65,7 +65,7 @@ class Report:
             | metrics
             | batch_metrics(batch)
             | timing
-            | speed_metrics(batch, timing, ranks=self.ranks),
+            | speed_metrics(batch, timing, ranks=self.ranks, discarded=metrics.get("rollout/discarded_tokens", 0)),
         )
         if self.rollout_dir is not None:
             write_rollout_samples(self.rollout_dir, state.step, samples_of(groups))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
+from laurel.algos.correction import NoCorrection
 from laurel.batch.token_batch import TokenBatch
 from laurel.trainer.run_state import RunState
 from laurel.types import Group, Prompt
@@ -29,6 +30,12 @@ class ActorRole(Protocol):
     def save(self, folder: Path) -> None: ...
 
     def load(self, folder: Path) -> None: ...
+
+
+class GradientsRole(Protocol):
+    def logit_grad_squares(self, batch: TokenBatch) -> Tensor | None:
+        """(T,) squared norm of the gradient of each token's log-probability in the logits, before the update; None if
+        the algorithm does not ask for it."""
 
 
 class RefRole(Protocol):
@@ -51,7 +58,8 @@ class RolloutsRole(Protocol):
     def awake(self) -> AbstractContextManager[None]:
         """Within it, engines hold the published weights, verified, and memory for their cache."""
 
-    def collect(self, prompts: Sequence[Prompt], *, step: int, keep: Callable[[Group], bool]) -> list[Group]: ...
+    def collect(self, draw: Callable[[], Sequence[Prompt]], *, step: int) -> tuple[list[Group], Metrics]:
+        """The groups that ``step`` learns from, and metrics of how they came about; ``draw`` gives the next prompts."""
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Group]:
         """Groups sampled as validation wants them."""
@@ -62,11 +70,23 @@ class WeightsRole(Protocol):
         """Stage the actor's weights as ``version``; the next awake() delivers them."""
 
 
+class CorrectionRole(Protocol):
+    def apply(self, batch: TokenBatch) -> tuple[TokenBatch, Metrics]:
+        """What of the batch trains, and with which weights; and metrics of how far rollout and learner are apart."""
+
+
 class NoRef:
     """No reference policy: echoes the old log-probabilities, so that the KL divergence is 0."""
 
     def log_probs(self, batch: TokenBatch) -> Tensor | None:
         return batch.old_log_probs if batch.has("old_log_probs") else None
+
+
+class NoGradients:
+    """The algorithm does not ask for logit gradients: the batch gets no column of them."""
+
+    def logit_grad_squares(self, batch: TokenBatch) -> None:
+        return None
 
 
 class NoCritic:
@@ -97,6 +117,16 @@ class ActorOfOneUpdate:
         return None
 
 
+class ActorOfRollout:
+    """An actor whose old log-probabilities are those that the engines reported while sampling."""
+
+    def __init__(self, actor: ActorRole):
+        self.update, self.save, self.load = actor.update, actor.save, actor.load
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return batch.rollout_log_probs
+
+
 class ActorAfterWarmup:
     """An actor that stays as it is during the first ``steps`` steps, while the critic learns to judge it."""
 
@@ -115,3 +145,5 @@ class Roles:
     critic: CriticRole
     rollouts: RolloutsRole
     weights: WeightsRole
+    correction: CorrectionRole = field(default_factory=NoCorrection)
+    gradients: GradientsRole = field(default_factory=NoGradients)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laurel.config.tree import Config, ValKwargs
 from laurel.rewards.reward_fn import RewardFn
 from laurel.rollout.collect import collect
+from laurel.rollout.filter_groups import EveryGroup, InformativeGroups
 from laurel.rollout.pool import EnginePool
 from laurel.rollout.seeds import sample_seed
 from laurel.tracking.console import Progress
 from laurel.tracking.timer import Timer
 from laurel.trainer.report import say
-from laurel.types import Group, Prompt, SamplingParams, Score
+from laurel.trainer.roles import Metrics
+from laurel.types import Group, Prompt, SamplingParams, Score, Trajectory
 
 # Validation must not share random numbers with any training step.
 VALIDATION_STEP = 2**62
@@ -26,7 +28,8 @@ class Rollouts:
     """Samples and scores trajectories; implements RolloutsRole.
 
     ``wake`` gives the context in which engines hold the published weights. ``decode`` turns response token ids into
-    the text that the reward function sees, special tokens left out.
+    the text that the reward function sees, special tokens left out. ``select`` says which groups a step learns from,
+    and ``baseline`` how a prompt is answered once more for algorithms that compare with that.
     """
 
     pool: EnginePool
@@ -36,6 +39,8 @@ class Rollouts:
     seed: int
     n: int
     sampling: SamplingParams
+    baseline: SamplingParams | None
+    select: EveryGroup | InformativeGroups
     val_n: int
     val_sampling: SamplingParams
     timer: Timer
@@ -44,10 +49,29 @@ class Rollouts:
     def awake(self) -> AbstractContextManager[None]:
         return self.wake()
 
-    def collect(self, prompts: Sequence[Prompt], *, step: int, keep: Callable[[Group], bool]) -> list[Group]:
-        """One group of ``rollout.n`` scored trajectories per prompt, less those that the algorithm does not keep."""
+    def collect(self, draw: Callable[[], Sequence[Prompt]], *, step: int) -> tuple[list[Group], Metrics]:
+        """The groups of ``rollout.n`` trajectories that ``step`` learns from; ``draw`` gives the next prompts."""
+        drawn: dict[int, int] = {}
+        tokens = 0
+
+        def sample(prompts: Sequence[Prompt]) -> list[Group]:
+            nonlocal tokens
+            groups = self._sample(
+                "rollout",
+                prompts,
+                n=self.n,
+                sampling=self.sampling,
+                baseline=self.baseline,
+                step=step,
+                draws=numbered_draws(prompts, drawn),
+            )
+            tokens += sum(_tokens(group) for group in groups)
+            return groups
+
         with self.timer("gen"):
-            return self._sample("rollout", prompts, n=self.n, sampling=self.sampling, step=step, keep=keep)
+            gathered = self.select.gather(draw, sample, step=step)
+        learned = sum(len(t.response_ids) for group in gathered.groups for t in group.trajectories)
+        return gathered.groups, gathered.metrics | {"rollout/discarded_tokens": float(tokens - learned)}
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Group]:
         return self._sample(
@@ -55,8 +79,9 @@ class Rollouts:
             prompts,
             n=self.val_n,
             sampling=self.val_sampling,
+            baseline=None,
             step=VALIDATION_STEP,
-            keep=lambda group: True,
+            draws=numbered_draws(prompts, {}),
         )
 
     def _sample(
@@ -66,21 +91,22 @@ class Rollouts:
         *,
         n: int,
         sampling: SamplingParams,
+        baseline: SamplingParams | None,
         step: int,
-        keep: Callable[[Group], bool],
+        draws: Sequence[int],
     ) -> list[Group]:
-        draws = numbered_draws(prompts)
-
         def seed(position: int, sample: int) -> int:
-            # A row drawn twice (a batch may span epochs) must not get the same samples twice
+            # A row drawn twice (a step may span epochs) must not get the same samples twice
             return sample_seed(self.seed, step, prompts[position].index, draws[position] * n + sample)
 
-        with self.progress.phase(name, total=len(prompts) * n, unit="trajectories") as phase:
+        total = len(prompts) * (n + (baseline is not None))
+        with self.progress.phase(name, total=total, unit="trajectories") as phase:
 
-            def score(text: str, prompt: Prompt, sample: int) -> Score:
+            def score(trajectory: Trajectory, prompt: Prompt) -> Score:
                 # Runs in this thread: while it does, only the progress thread can say what is waited for
-                phase.waiting_for = f"the score of row {prompt.index}, sample {sample}"
-                found = self.reward.score(text, prompt, sample)
+                phase.waiting_for = f"the score of row {prompt.index}, sample {trajectory.sample}"
+                length = len(trajectory.response_ids)
+                found = self.reward.score(trajectory.text, prompt, trajectory.sample, length=length)
                 phase.waiting_for = ""
                 return found
 
@@ -93,21 +119,29 @@ class Rollouts:
                     seed=seed,
                     decode=self.decode,
                     score=score,
-                    keep=keep,
+                    baseline=baseline,
                     on_done=lambda done, total: phase.advance(done - phase.done),
                     on_wait=say,
                 )
             )
 
 
-def numbered_draws(prompts: Sequence[Prompt]) -> list[int]:
-    """How often each prompt's row came before in the batch. Example: rows 3, 5, 3 give 0, 0, 1."""
-    seen: dict[int, int] = {}
+def numbered_draws(prompts: Sequence[Prompt], drawn: dict[int, int]) -> list[int]:
+    """How often each prompt's row was drawn before; ``drawn`` counts by row, and goes on counting.
+
+    Example: rows 3, 5, 3 give 0, 0, 1; after them rows 3, 6 give 2, 0.
+    """
     draws = []
     for prompt in prompts:
-        draws.append(seen.get(prompt.index, 0))
-        seen[prompt.index] = draws[-1] + 1
+        draws.append(drawn.get(prompt.index, 0))
+        drawn[prompt.index] = draws[-1] + 1
     return draws
+
+
+def _tokens(group: Group) -> int:
+    """Response tokens that were sampled for a group, its baseline included."""
+    answers = (*group.trajectories, *([] if group.baseline is None else [group.baseline]))
+    return sum(len(answer.response_ids) for answer in answers)
 
 
 def training_sampling(config: Config) -> SamplingParams:
@@ -118,6 +152,25 @@ def training_sampling(config: Config) -> SamplingParams:
         top_p=rollout.top_p,
         top_k=rollout.top_k,
         ignore_eos=rollout.ignore_eos,
+    )
+
+
+def greedy_sampling(config: Config) -> SamplingParams:
+    """The baseline that ReMax compares with: the likeliest token each time, of the same lengths."""
+    return replace(training_sampling(config), temperature=0.0, top_p=1.0, top_k=-1)
+
+
+def group_selection(config: Config, *, rows: int) -> EveryGroup | InformativeGroups:
+    """What algorithm.filter_groups asks for; ``rows`` is the number of training prompts."""
+    settings = config.algorithm.filter_groups
+    if not settings.enable:
+        return EveryGroup()
+    return InformativeGroups(
+        want=config.data.train_batch_size,
+        metric=settings.metric,
+        most=settings.max_num_gen_batches,
+        rows=rows,
+        say=say,
     )
 
 

@@ -11,6 +11,7 @@ from laurel.config.tree import Config
 from laurel.data.sampler import PromptOrder
 from laurel.tracking.timer import Timer
 from laurel.trainer.cadence import Cadence, ValidationCadence
+from laurel.trainer.gauge import Gauge
 from laurel.trainer.report import Report
 from laurel.trainer.roles import Roles
 from laurel.trainer.run_state import RunState
@@ -19,7 +20,8 @@ from laurel.types import Prompt
 
 @dataclass(frozen=True)
 class Run:
-    """``checkpoint_dir`` is absolute. ``batch_size`` counts prompts per step."""
+    """``checkpoint_dir`` is absolute. ``draw_size`` counts the prompts of one draw: a step makes one, or more where it
+    samples until enough groups are informative."""
 
     config: Config
     roles: Roles
@@ -27,10 +29,11 @@ class Run:
     state: RunState
     timer: Timer
     report: Report
+    gauge: Gauge
     train_prompts: Sequence[Prompt]
     val_prompts: Sequence[Prompt]
     order: PromptOrder
-    batch_size: int
+    draw_size: int
     total_steps: int
     saving: Cadence
     validation: ValidationCadence
@@ -39,9 +42,9 @@ class Run:
     """Whether the checkpoint that this run goes on from was validated."""
 
     def next_prompts(self) -> list[Prompt]:
-        """The prompts of the next step, in an order that depends on (data.seed, number consumed) alone."""
-        chosen = self.order.take(self.state.consumed, self.batch_size)
-        self.state.consumed += self.batch_size
+        """The next prompts, in an order that depends on (data.seed, number consumed) alone."""
+        chosen = self.order.take(self.state.consumed, self.draw_size)
+        self.state.consumed += self.draw_size
         return [self.train_prompts[row] for row in chosen]
 
     def close(self) -> None:

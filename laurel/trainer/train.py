@@ -10,7 +10,7 @@ from laurel.batch.token_batch import TokenBatch
 from laurel.config.load import Loaded
 from laurel.config.tree import Config
 from laurel.trainer.build import build, prepare
-from laurel.trainer.checkpoints import save_checkpoint
+from laurel.trainer.checkpoints import kept_if_nothing_to_learn, save_checkpoint
 from laurel.trainer.report import Report, say
 from laurel.trainer.roles import Metrics, Roles
 from laurel.trainer.run import Run
@@ -23,13 +23,15 @@ from laurel.workers.session import RaySession
 
 def learn(roles: Roles, algo: Algorithm, state: RunState, groups: list[Group]) -> tuple[TokenBatch, Metrics]:
     """One policy improvement from scored groups; publishes the new weights."""
-    batch = build_batch(groups)
+    batch = build_batch(groups, heads=algo.reward_heads)
     batch = batch.with_(old_log_probs=roles.actor.log_probs(batch))
     batch = batch.with_(ref_log_probs=roles.ref.log_probs(batch))
     batch = batch.with_(values=roles.critic.values(batch))
+    batch = batch.with_(logit_grad_squares=roles.gradients.logit_grad_squares(batch))
     batch = batch.with_(rewards=algo.token_rewards(batch, kl_coef=state.kl_coef))
     batch = batch.with_(**algo.advantages(batch))
-    metrics = roles.critic.update(batch) | roles.actor.update(batch)
+    trained, metrics = roles.correction.apply(batch)
+    metrics |= roles.critic.update(trained) | roles.actor.update(trained)
     metrics |= roles.weights.publish(state.next_version())
     metrics |= algo.kl_metrics(batch, kl_coef=state.kl_coef)
     state.kl_coef = algo.next_kl_coef(batch, kl_coef=state.kl_coef)
@@ -38,12 +40,12 @@ def learn(roles: Roles, algo: Algorithm, state: RunState, groups: list[Group]) -
 
 def train_step(run: Run) -> None:
     """Sample, score, learn, report."""
-    prompts = run.next_prompts()
     with run.timer("step"):
         with run.roles.rollouts.awake():
-            groups = run.roles.rollouts.collect(prompts, step=run.state.step, keep=run.algo.keep_group)
+            groups, sampling = run.roles.rollouts.collect(run.next_prompts, step=run.state.step)
         batch, metrics = learn(run.roles, run.algo, run.state, groups)
-    run.report.step(run.state, groups, batch, metrics)
+    run.report.step(run.state, groups, batch, sampling | metrics)
+    run.gauge.watch(run.state.step, metrics)
 
 
 def train(run: Run) -> None:
@@ -54,8 +56,9 @@ def train(run: Run) -> None:
     if run.validation.at_start(state.step, done=run.validated_before):
         run.report.validation(state.step, *validate(run))
     while state.step < run.total_steps:
-        state.step += 1
-        train_step(run)
+        with kept_if_nothing_to_learn(run):
+            state.step += 1
+            train_step(run)
         if run.saving.due(state.step):
             save_checkpoint(run)
         if run.validation.due(state.step):

@@ -13,6 +13,7 @@ import ray
 from ray import ObjectRef
 from torch import Tensor
 
+from laurel.algos.table import build_token_choice
 from laurel.batch.token_batch import TokenBatch
 from laurel.config.tree import Config
 from laurel.tracking.timer import Timer
@@ -30,7 +31,7 @@ from laurel.workers.group import WorkerGroup
 
 # What travels to a rank: the columns that its forward or its loss reads.
 _FORWARD = ("input_ids", "position_ids", "response_mask")
-_POLICY_UPDATE = (*_FORWARD, "old_log_probs", "ref_log_probs", "advantages", "rollout_log_probs")
+_POLICY_UPDATE = (*_FORWARD, "old_log_probs", "ref_log_probs", "advantages", "rollout_log_probs", "rollout_is_weights")
 _VALUE_UPDATE = (*_FORWARD, "values", "returns")
 _ROWS = ("index", "group", "weight")
 
@@ -43,6 +44,7 @@ class ActorClient:
         actor = section.actor
         self.group, self.timer, self.step = group, timer, step
         self.budget = log_prob_budget(section.rollout)
+        self.choose = build_token_choice(config)
         self.plan = UpdatePlan(
             actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, trainer.seed, update_budget(actor)
         )
@@ -54,10 +56,17 @@ class ActorClient:
             answers = self.group.run("old log-probs", lambda actor, rank: actor.log_probs.remote(refs[rank]))
             return put_together(batch, "old_log_probs", shares, answers)
 
+    def logit_grad_squares(self, batch: TokenBatch) -> Tensor:
+        """(T,) squared norm of each log-probability's gradient in the logits; 0 at tokens that were not sampled."""
+        with self.timer("logit_grads"):
+            shares, refs = _shares(self.group, batch, self.budget)
+            answers = self.group.run("logit grads", lambda actor, rank: actor.logit_grad_squares.remote(refs[rank]))
+            return put_together(batch, "logit_grad_squares", shares, answers)
+
     def update(self, batch: TokenBatch) -> dict[str, float]:
         """One optimizer update per mini-batch and epoch; metrics are means over updates."""
         with self.timer("update_actor"):
-            mini = slim(batch, _POLICY_UPDATE, _ROWS)
+            mini = slim(batch, _POLICY_UPDATE, _ROWS).with_(chosen=self.choose(batch, step=self.step()))
             shares = share_updates(mini, self.plan, step=self.step(), ranks=self.group.world)
             refs = [ray.put(share) for share in shares]
             return self.group.run("the actor's update", lambda actor, rank: actor.update_actor.remote(refs[rank]))[0]

@@ -28,7 +28,7 @@ def build_engine(config: Config, module: nn.Module, *, device: torch.device, wor
     max_len = rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
     dtype = next(module.parameters()).dtype
     slots = rollout.max_num_seqs or slots_for(
-        trajectories=-(-config.data.train_batch_size * rollout.n // world),
+        trajectories=-(-config.prompts_at_once * rollout.n // world),
         slot_bytes=cache_shape(module, max_len).bytes_per_token(dtype) * max_len,
         memory=cache_memory(
             device, share=rollout.gpu_memory_utilization, ranks_here=config.trainer.n_gpus_per_node or 1

@@ -62,6 +62,10 @@ class Rank:
         return self.host.actor.log_probs(micro_batches)
 
     @ray.method(concurrency_group="learner")
+    def logit_grad_squares(self, micro_batches: Sequence[TokenBatch]) -> list[Tensor]:
+        return self.host.actor.logit_grad_squares(micro_batches)
+
+    @ray.method(concurrency_group="learner")
     def ref_log_probs(self, micro_batches: Sequence[TokenBatch]) -> list[Tensor]:
         return self.host.ref.log_probs(micro_batches)
 

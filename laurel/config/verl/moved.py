@@ -11,8 +11,10 @@ MOVED: dict[str, str] = {
     "custom_reward_function.name": "reward.custom_reward_function.name",
     "reward.custom_reward_function.reward_kwargs.*": "reward.reward_kwargs.*",
     "reward_model.reward_kwargs.*": "reward.reward_kwargs.*",
+    "reward_model.overlong_buffer.*": "reward.reward_kwargs.overlong_buffer_cfg.*",
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_manager.name": "reward.reward_manager.name",
+    "algorithm.rollout_correction.bypass_old_logprob_for_rollout": "algorithm.rollout_correction.bypass_mode",
     ACTOR + "grad_clip": ACTOR + "optim.clip_grad",
     CRITIC + "grad_clip": CRITIC + "optim.clip_grad",
     ACTOR + "optim.warmup_style": ACTOR + "optim.lr_scheduler_type",
@@ -21,10 +23,22 @@ MOVED: dict[str, str] = {
     "critic.model.tokenizer": "critic.model.tokenizer_path",
 }
 
-# Other spellings of a choice, by the last part of the key.
+_K = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+# A + changes a gradient: k2 has it already, and a reward has none
+_K_LOSS = _K | {"k1+": "kl+", "k2+": "mse", "mse+": "mse", "k3+": "low_var_kl+"}
+_K_REWARD = _K | {f"{name}+": k for name, k in _K.items()} | {f"{k}+": k for k in ("kl", "abs", "mse", "low_var_kl")}
+
+# Other spellings of a choice, by the key or by its last part.
 SPELLINGS: dict[str, dict[str, str]] = {
-    "kl_penalty": {"k1": "kl", "k2": "mse", "k3": "low_var_kl"},
-    "kl_loss_type": {"k1": "kl", "k2": "mse", "k3": "low_var_kl"},
+    "reward.reward_manager.name": {"gdpo": "naive"},
+    "kl_penalty": _K_REWARD,
+    "kl_loss_type": _K_LOSS,
+    "rollout_rs": {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"},
+    "adv_estimator": {
+        "grpo_vectorized": "grpo",
+        "rloo_vectorized": "rloo",
+        "tir_optimal_token_baseline": "optimal_token_baseline",
+    },
 }
 
 

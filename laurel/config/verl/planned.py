@@ -26,8 +26,6 @@ def _details(*patterns: str, of: str) -> Planned:
 SEQUENCE = "sequence parallelism"
 LORA = "LoRA"
 TURNS = "several turns and tools"
-RESAMPLING = "resampling of groups (DAPO)"
-CORRECTION = "correction for the rollout policy"
 REWARD_MODEL = "reward models"
 MEGATRON = "Megatron"
 
@@ -42,17 +40,6 @@ PLANNED: tuple[Planned, ...] = (
         "leave it out",
     ),
     _details(ROLLOUT + "agent.*", of=TURNS),
-    Planned(("algorithm.filter_groups.enable",), RESAMPLING, (False, None), "set algorithm.filter_groups.enable=False"),
-    _details("algorithm.filter_groups.*", of=RESAMPLING),
-    Planned(
-        ("reward.reward_kwargs.overlong_buffer_cfg.enable",),
-        "the over-long penalty",
-        (False, None),
-        "set reward.reward_kwargs.overlong_buffer_cfg.enable=False, or write the penalty into a custom reward function",
-    ),
-    _details(
-        "reward.reward_kwargs.overlong_buffer_cfg.*", "reward.reward_kwargs.max_resp_len", of="the over-long penalty"
-    ),
     Planned(
         (*(model + "lora_rank" for model in MODELS), *(model + "lora.rank" for model in MODELS)),
         LORA,
@@ -83,22 +70,30 @@ PLANNED: tuple[Planned, ...] = (
     ),
     _details("reward.sandbox_fusion.*", of="code sandboxes"),
     Planned(
-        (
-            "algorithm.rollout_correction.bypass_mode",
-            "algorithm.rollout_is",
-            "algorithm.rollout_correction.rollout_is",
-            "algorithm.rollout_correction.rollout_rs",
-        ),
-        CORRECTION,
-        (False, None, "null"),
-        "leave it out or set it to null",
+        ("algorithm.rollout_is",),
+        "rollout correction by its older keys",
+        (False, None),
+        "use algorithm.rollout_correction.rollout_is=token or sequence",
     ),
-    _details("algorithm.rollout_correction.*", "algorithm.rollout_is_*", of=CORRECTION),
+    _details("algorithm.rollout_is_*", of="rollout correction by its older keys"),
+    Planned(
+        ("algorithm.rollout_correction.loss_type",),
+        "REINFORCE under bypass_mode",
+        ("ppo_clip", None),
+        f"leave it out; {ACTOR}policy_loss.loss_mode=cispo is that, with clipped weights",
+    ),
+    Planned(
+        (
+            "algorithm.rollout_correction.use_policy_gradient",
+            "algorithm.rollout_correction.use_pure_rollout_correction",
+            "algorithm.rollout_correction.debug_rollout_actor_probs",
+        ),
+        "that part of the rollout correction",
+        (False, None),
+        "leave it out",
+    ),
     Planned(("algorithm.use_pf_ppo",), "PF-PPO", (False,), "set algorithm.use_pf_ppo=False"),
     _details("algorithm.pf_ppo.*", of="PF-PPO"),
-    _details(
-        *(ACTOR + "policy_loss." + name for name in ("clip_cov_*", "kl_cov_*", "ppo_kl_coef")), of="other policy losses"
-    ),
     Planned(
         (
             *(role + "ulysses_sequence_parallel_size" for role in ROLES),

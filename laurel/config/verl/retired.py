@@ -53,9 +53,6 @@ RETIRED: tuple[Retired, ...] = (
     Retired(("data.use_shm", *_each(MODELS, "use_shm")), "files are read through the page cache"),
     Retired(("data.val_batch_size", "data.validation_shuffle"), "validation always takes every row at once"),
     Retired(
-        ("data.gen_batch_size",), "each step samples data.train_batch_size prompts", equals="data.train_batch_size"
-    ),
-    Retired(
         ("data.filter_overlong_prompts_workers", "data.dataloader_num_workers"), "prompts are tokenized once and cached"
     ),
     Retired(("data.image_key", "data.video_key", "data.audio_key", "data.image_patch_size"), "only text is read"),
@@ -90,6 +87,10 @@ RETIRED: tuple[Retired, ...] = (
         ENTROPY,
     ),
     Retired((ACTOR + "calculate_entropy",), "entropy is always reported"),
+    Retired(
+        (ACTOR + "calculate_sum_pi_squared", ACTOR + "sum_pi_squared_checkpointing"),
+        "algorithm.adv_estimator=optimal_token_baseline always gets what it needs",
+    ),
     Retired(
         _each(ROLES, "checkpoint.*"),
         "one checkpoint holds everything; `laurel export` makes a Hugging Face folder of it",

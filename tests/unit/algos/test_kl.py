@@ -19,6 +19,9 @@ LOG2 = math.log(2)
         ("mse", 0.5, 0.25, LOG2**2 / 2),
         ("low_var_kl", 0.5, 0.25, 0.5 - 1 + LOG2),
         ("low_var_kl", 0.25, 0.5, 2 - 1 - LOG2),
+        ("kl+", 0.5, 0.25, LOG2),
+        ("abs+", 0.25, 0.5, LOG2),
+        ("low_var_kl+", 0.5, 0.25, 0.5 - 1 + LOG2),
     ],
 )
 def test_worked_examples(name: str, policy: float, reference: float, expected: float) -> None:
@@ -43,11 +46,74 @@ def test_k1_and_k3_are_unbiased_and_k2_is_close() -> None:
     assert means["abs"] > true
 
 
-@pytest.mark.parametrize("name", list(KL_ESTIMATORS))
+PLAIN = ["kl", "abs", "mse", "low_var_kl"]
+STRAIGHT = ["kl+", "abs+", "low_var_kl+"]
+OF_POLICY = torch.tensor([-0.3, -2.0, -1.0, -0.7, -9.0, -40.0], dtype=torch.float64)
+OF_REFERENCE = torch.tensor([-1.0, -0.5, -1.2, -3.0, -1.0, -0.1], dtype=torch.float64)
+
+
+def slopes(name: str, log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
+    leaf = log_probs.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(KL_ESTIMATORS[name](leaf, ref_log_probs).sum(), leaf)
+    return slope
+
+
+def finite_differences(name: str, log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
+    up, down = (KL_ESTIMATORS[name](log_probs + step, ref_log_probs) for step in (1e-6, -1e-6))
+    return (up - down) / 2e-6
+
+
+def test_every_estimator_is_tested_for_its_gradient() -> None:
+    assert [*PLAIN, *STRAIGHT] == list(KL_ESTIMATORS)
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_gradient_matches_finite_differences(name: str) -> None:
-    log_probs = torch.tensor([-0.3, -2.0, -1.0, -0.7], dtype=torch.float64, requires_grad=True)
-    ref = torch.tensor([-1.0, -0.5, -1.2, -3.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: KL_ESTIMATORS[name](x, ref), (log_probs,))
+    numeric = finite_differences(name, OF_POLICY, OF_REFERENCE)
+    torch.testing.assert_close(slopes(name, OF_POLICY, OF_REFERENCE), numeric, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", STRAIGHT)
+def test_straight_through_has_its_own_value_and_the_gradient_of_k2(name: str) -> None:
+    value = KL_ESTIMATORS[name](OF_POLICY, OF_REFERENCE)
+    assert torch.equal(value, KL_ESTIMATORS[name.removesuffix("+")](OF_POLICY, OF_REFERENCE))
+    numeric = finite_differences("mse", OF_POLICY, OF_REFERENCE)
+    torch.testing.assert_close(slopes(name, OF_POLICY, OF_REFERENCE), numeric, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(slopes(name, OF_POLICY, OF_REFERENCE), OF_POLICY - OF_REFERENCE)
+
+
+def test_which_gradients_are_those_of_the_divergence() -> None:
+    """Means over a small policy of each estimator's gradient, in the logits, against the gradient of the whole KL."""
+    logits = torch.tensor([0.3, -1.0, 0.7], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+
+    def mean_gradient(name: str) -> torch.Tensor:
+        log_probs = logits.log_softmax(0)
+        mean = (log_probs.exp().detach() * KL_ESTIMATORS[name](log_probs, reference.log())).sum()
+        return torch.autograd.grad(mean, logits)[0]
+
+    log_policy = logits.log_softmax(0)
+    forward = (log_policy.exp() * (log_policy - reference.log())).sum()
+    backward = (reference * (reference.log() - log_policy)).sum()
+    of_forward, of_backward = (torch.autograd.grad(kl, logits, retain_graph=True)[0] for kl in (forward, backward))
+    for name in ("mse", *STRAIGHT):
+        torch.testing.assert_close(mean_gradient(name), of_forward)
+    torch.testing.assert_close(mean_gradient("kl"), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(mean_gradient("low_var_kl"), of_backward)
+
+
+def test_a_step_against_the_gradient_brings_the_policy_nearer() -> None:
+    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    for name in ("mse", "low_var_kl", *STRAIGHT):
+        logits = torch.tensor([0.3, -1.0, 0.7], dtype=torch.float64, requires_grad=True)
+        distances = []
+        for _ in range(3):
+            log_probs = logits.log_softmax(0)
+            distances.append((log_probs.exp() * (log_probs - reference.log())).sum().item())
+            loss = (log_probs.exp().detach() * KL_ESTIMATORS[name](log_probs, reference.log())).sum()
+            (slope,) = torch.autograd.grad(loss, logits)
+            logits = (logits - 0.1 * slope).detach().requires_grad_()
+        assert distances == sorted(distances, reverse=True), name
 
 
 def test_score_lies_on_the_last_sampled_token_and_kl_on_every_one(make_batch) -> None:

@@ -5,11 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from unit.algos import loss_cases
 
 from laurel.algos.aggregate import AGGREGATIONS
 from laurel.algos.losses import ActorLoss, CriticLoss
 from laurel.algos.policy_loss import vanilla
 from laurel.algos.value_loss import clipped_value_loss
+from laurel.batch.pack import gather_tokens, rank_shares
 from laurel.batch.token_batch import TokenBatch
 
 FULL = ActorLoss(
@@ -120,6 +122,86 @@ def test_any_split_into_micro_batches_adds_up_to_the_same(random_batch, kind, mo
         torch.testing.assert_close(torch.cat([part[2] for part in parts[:-1]]), expected, atol=1e-6, rtol=1e-5)
         assert parts[-1][0].item() == 0.0
         assert bool((parts[-1][2] == 0).all())
+
+
+def gradient_over_ranks(loss: ActorLoss, batch: TokenBatch, *, ranks: int, max_tokens: int | None):
+    """Loss, metrics and gradient (T,) of one update whose micro-batches on all ranks were added up."""
+    shards, values, sums = [], 0.0, {}
+    for share in rank_shares(batch, ranks, max_tokens):
+        for micro in share.micro_batches:
+            value, metrics, gradient = loss_cases.run(loss, micro, share.token_count, share.row_count)
+            shards.append((micro, gradient))
+            values += value.item()
+            for name, metric in metrics.items():
+                sums[name] = sums.get(name, 0.0) + metric.item()
+    return values, sums, gather_tokens(batch, "gradient", shards)
+
+
+@pytest.mark.parametrize("mode", list(AGGREGATIONS))
+@pytest.mark.parametrize("name", list(loss_cases.CASES))
+def test_micro_batches_order_ranks_and_padding_change_no_gradient(random_batch, name: str, mode: str) -> None:
+    """Every policy loss, with chosen tokens, rollout weights, entropy bonus and KL loss, in float32. Shares of three
+    ranks with a small budget have rows of weight 0 as padding."""
+    loss = loss_cases.actor_loss(
+        name, mode, entropy_coeff=0.01, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl"
+    )
+    batch = loss_cases.with_choice(random_batch(8))
+    value, metrics, expected = loss_cases.run(loss, batch, *counts(batch))
+    padded = 0
+    for ranks, max_tokens, order in (
+        (1, 40, range(12)),
+        (2, 60, range(11, -1, -1)),
+        (3, 35, [5, 0, *range(6, 12), *range(1, 5)]),
+    ):
+        mixed = batch.select(list(order))
+        found, sums, gradient = gradient_over_ranks(loss, mixed, ranks=ranks, max_tokens=max_tokens)
+        # Sums of hundreds of float32 numbers of both signs; the gradients are not sums over tokens
+        assert found == pytest.approx(value.item(), rel=1e-5, abs=1e-5)
+        assert sums == pytest.approx({name: metric.item() for name, metric in metrics.items()}, rel=1e-5, abs=1e-5)
+        wanted = batch.with_(gradient=expected).select(list(order)).tokens["gradient"]
+        torch.testing.assert_close(gradient, wanted, rtol=1e-6, atol=1e-6)
+        assert bool((gradient[~mixed.response_mask] == 0).all())
+        padded += sum(
+            bool((m.weight == 0).all()) for s in rank_shares(mixed, ranks, max_tokens) for m in s.micro_batches
+        )
+    assert padded > 0
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", list(loss_cases.CASES))
+def test_what_was_not_sampled_cannot_poison_any_policy_loss(random_batch, name: str, poison: float) -> None:
+    batch = loss_cases.with_choice(random_batch(4)).with_(weight=torch.tensor([1.0] * 10 + [0.0] * 2))
+    idle = ~(batch.response_mask & (batch.weight > 0)[batch.row_of_token])
+    columns = ("log_probs", "old_log_probs", "ref_log_probs", "entropy", "advantages", "rollout_is_weights")
+    poisoned = batch.with_(**{column: torch.where(idle, poison, batch.tokens[column]) for column in columns})
+    loss = loss_cases.actor_loss(name, "seq-mean-token-mean")
+    clean, dirty = (loss_cases.run(loss, given, *counts(batch)) for given in (batch, poisoned))
+    assert dirty[0].item() == clean[0].item()
+    assert torch.equal(dirty[2], clean[2])
+    assert bool((dirty[2][idle] == 0).all())
+    assert {key: metric.item() for key, metric in dirty[1].items()} == {
+        key: metric.item() for key, metric in clean[1].items()
+    }
+
+
+def test_rollout_weights_weigh_the_policy_loss_alone() -> None:
+    """Two tokens of ratio 1, A = 1, 3 and weights 0.5, 2: (0.5 + 6) / 2 = 3.25; entropy and KL are as without."""
+    given = {
+        "log_probs": torch.tensor([-1.0, -2.0]),
+        "old_log_probs": torch.tensor([-1.0, -2.0]),
+        "ref_log_probs": torch.tensor([-2.0, -2.0]),
+        "entropy": torch.tensor([0.5, 1.5]),
+        "advantages": torch.tensor([1.0, 3.0]),
+        "mask": torch.tensor([True, True]),
+        "row_of_token": torch.tensor([0, 0]),
+        "weight": torch.ones(1),
+        "token_count": 2.0,
+        "row_count": 1.0,
+    }
+    loss = replace(FULL, entropy_coeff=0.1, kl_loss_coef=0.2, kl_loss_type="mse")
+    value, metrics = loss(**given, rollout_is_weights=torch.tensor([0.5, 2.0]))
+    assert metrics["actor/pg_loss"].item() == pytest.approx(-3.25)
+    assert value.item() == pytest.approx(-3.25 - 0.1 * 1 + 0.2 * 0.25)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])

@@ -8,8 +8,10 @@ import torch
 
 from laurel.algos import table
 from laurel.algos.kl import AdaptiveKl, FixedKl, KlInReward, NoKlInReward
+from laurel.algos.policy_loss.covariance import ChooseBand, ChooseNone, ChooseTop
 from laurel.config import tree
 from laurel.config.estimators import ESTIMATORS, AdvEstimator
+from laurel.config.losses import LOSSES, LossAggMode, LossMode
 
 
 def config(**sections: dict) -> tree.Config:
@@ -19,13 +21,17 @@ def config(**sections: dict) -> tree.Config:
 @pytest.mark.parametrize(
     ("literal", "rows"),
     [
-        (tree.LossMode, table.POLICY_LOSSES),
-        (tree.LossAggMode, table.AGGREGATIONS),
-        (tree.KlEstimator, table.KL_ESTIMATORS),
+        (LossMode, table.POLICY_LOSSES),
+        (LossAggMode, table.AGGREGATIONS),
+        (tree.KlLossType, table.KL_ESTIMATORS),
     ],
 )
 def test_keys_are_what_the_configuration_accepts(literal, rows: dict) -> None:
     assert list(get_args(literal)) == list(rows)
+
+
+def test_a_reward_takes_the_estimators_without_a_gradient_of_their_own() -> None:
+    assert [name for name in table.KL_ESTIMATORS if not name.endswith("+")] == list(get_args(tree.KlEstimator))
 
 
 def test_gae_binds_gamma_and_lam(make_batch) -> None:
@@ -117,7 +123,7 @@ def test_what_is_built_travels_to_workers(make_batch) -> None:
     algorithm, actor_loss, critic_loss = pickle.loads(pickle.dumps(built))
     batch = make_batch([(1, [True])], rewards=[0.0, 1.0], values=[0.0, 0.25])
     assert torch.equal(algorithm.advantages(batch)["returns"], built[0].advantages(batch)["returns"])
-    assert algorithm.keep_group is table.keep_all
+    assert algorithm.greedy_baseline is False
     assert (actor_loss.loss_agg_mode, critic_loss.loss_agg_mode) == ("token-mean", "token-mean")
     assert actor_loss.token_loss.keywords == built[1].token_loss.keywords
 
@@ -144,3 +150,74 @@ def test_the_configuration_knows_which_keys_an_estimator_reads(name: str) -> Non
     settings = Reading()
     table.ALGORITHMS[name].bind(settings)
     assert settings.seen == set(ESTIMATORS[name].reads)
+
+
+class ReadingActor:
+    """Stands in for the actor's settings and remembers which were read, below ``prefix`` too."""
+
+    def __init__(self, seen: set[str], prefix: str = "") -> None:
+        self._seen, self._prefix = seen, prefix
+
+    def __getattr__(self, key: str) -> object:
+        if key == "policy_loss":
+            return ReadingActor(self._seen, "policy_loss.")
+        self._seen.add(self._prefix + key)
+        return None if key in ("clip_ratio_low", "clip_ratio_high") else 1.0
+
+
+@pytest.mark.parametrize("name", get_args(LossMode))
+def test_the_configuration_knows_which_keys_a_policy_loss_reads(name: str) -> None:
+    seen: set[str] = set()
+    table.POLICY_LOSSES[name](ReadingActor(seen))
+    if name in table.TOKEN_CHOICES:
+        table.TOKEN_CHOICES[name](ReadingActor(seen, "policy_loss."), 1)
+    assert seen == set(LOSSES[name].reads)
+
+
+def test_rows_of_losses_are_those_of_the_configuration() -> None:
+    assert list(LOSSES) == list(table.POLICY_LOSSES)
+    assert table.TOKEN_CHOICES.keys() <= table.POLICY_LOSSES.keys()
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound"),
+    [
+        ("gspo", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("clip_cov", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("kl_cov", {"kl_coef": 0.7}),
+        ("geo_mean", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("cispo", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("sapo", {"tau_pos": 2.0, "tau_neg": 3.0}),
+        ("dro", {"beta": 0.6}),
+        ("dppo_tv", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("dppo_kl", {"clip_low": 0.1, "clip_high": 0.3}),
+    ],
+)
+def test_each_policy_loss_binds_its_settings_and_travels(mode: str, bound: dict) -> None:
+    actor = {
+        "clip_ratio": 0.1,
+        "clip_ratio_high": 0.3,
+        "tau_pos": 2.0,
+        "tau_neg": 3.0,
+        "policy_loss": {"loss_mode": mode, "ppo_kl_coef": 0.7, "dro_beta": 0.6},
+    }
+    loss = table.build_policy_loss(config(actor_rollout_ref={"actor": actor}))
+    assert loss.token_loss.func.__name__ == mode
+    assert loss.token_loss.keywords == bound
+    assert pickle.loads(pickle.dumps(loss)).token_loss.keywords == bound
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("vanilla", ChooseNone()),
+        ("clip_cov", ChooseBand(0.01, 2.0, 3.0, seed=5)),
+        ("kl_cov", ChooseTop(0.02)),
+    ],
+)
+def test_token_choice_binds_its_settings(mode: str, expected) -> None:
+    settings = {"loss_mode": mode, "clip_cov_ratio": 0.01, "clip_cov_lb": 2.0, "clip_cov_ub": 3.0, "kl_cov_ratio": 0.02}
+    built = table.build_token_choice(
+        config(actor_rollout_ref={"actor": {"policy_loss": settings}}, trainer={"seed": 5})
+    )
+    assert built == expected

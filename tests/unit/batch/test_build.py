@@ -1,7 +1,7 @@
 import pytest
 
 from laurel.batch.build import build_batch
-from laurel.types import Group, Prompt, Score, Trajectory, Turn
+from laurel.types import Group, LaurelError, Prompt, Score, Trajectory, Turn
 
 PROMPT = Prompt(index=3, input_ids=(5, 6), messages=(), data_source="d", ground_truth="7")
 
@@ -29,6 +29,36 @@ def test_without_reported_log_probs_there_is_no_such_column():
     assert not batch.has("rollout_log_probs")
 
 
+def test_each_row_carries_the_score_of_its_greedy_baseline():
+    row = trajectory(Turn((7,), True))
+    groups = [
+        Group(PROMPT, (row, row), baseline=trajectory(Turn((9, 9, 9), True), score=0.25)),
+        Group(PROMPT, (row, row), baseline=trajectory(Turn((9,), True), score=-1.0)),
+    ]
+    batch = build_batch(groups)
+    assert batch.greedy_scores.tolist() == [0.25, 0.25, -1.0, -1.0]
+    assert batch.input_ids.tolist() == [5, 6, 7] * 4, "nothing is learned from a baseline's tokens"
+    assert not build_batch([Group(PROMPT, (row,))]).has("greedy_scores")
+
+
 def test_a_missing_score_is_named():
     with pytest.raises(ValueError, match=r"without a score \(prompt/sample\): 3/0"):
         build_batch([Group(PROMPT, (trajectory(Turn((7,), True), score=None),))])
+
+
+def test_heads_of_the_reward_function_are_row_columns():
+    rows = tuple(
+        Trajectory(i, (Turn((7,), True),), "stop", 0, Score(float(i), {"format": i + 0.5, "other": 9.0}))
+        for i in range(2)
+    )
+    batch = build_batch([Group(PROMPT, rows)], heads=["format", "score"])
+    assert batch.rows["score/format"].tolist() == [0.5, 1.5]
+    assert batch.rows["score/score"].tolist() == [0.0, 1.0]
+    assert "score/other" not in batch.rows
+    assert not build_batch([Group(PROMPT, rows)]).has("score/format")
+
+
+def test_a_head_that_the_reward_function_does_not_return_is_named_with_those_it_does():
+    row = Trajectory(4, (Turn((7,), True),), "stop", 0, Score(1.0, {"acc": 1.0}))
+    with pytest.raises(LaurelError, match=r"names 'format', .* for row 3, sample 4; it returned score, acc"):
+        build_batch([Group(PROMPT, (row,))], heads=["format"])

@@ -17,6 +17,7 @@ def test_the_defaults_have_no_problem():
     [
         (["data.train_batch_size=64", A + "ppo_mini_batch_size=128"], A + "ppo_mini_batch_size", "use at most 64"),
         (["data.train_batch_size=64", "critic.ppo_mini_batch_size=65"], "critic.ppo_mini_batch_size", "use at most 64"),
+        (["data.gen_batch_size=8"], "data.gen_batch_size", "must be data.train_batch_size (1024) or be left out"),
         ([A + "use_dynamic_bsz=False"], A + "use_dynamic_bsz", "needs actor_rollout_ref.actor.ppo_micro_batch"),
         (
             [R + "log_prob_use_dynamic_bsz=False"],

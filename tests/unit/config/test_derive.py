@@ -79,6 +79,13 @@ def test_mini_batches():
     assert config("actor_rollout_ref.actor.ppo_epochs=3").critic.ppo_epochs == 3
 
 
+def test_a_generation_batch_is_a_step_s_prompts_unless_groups_are_filtered():
+    filtered = ("data.train_batch_size=64", "algorithm.filter_groups.enable=True")
+    assert (config(*filtered).data.gen_batch_size, config(*filtered).prompts_at_once) == (64, 64)
+    assert config(*filtered, "data.gen_batch_size=192").prompts_at_once == 192
+    assert config(*filtered[:1], "data.gen_batch_size=192").prompts_at_once == 64  # check.py refuses it with a cure
+
+
 def test_lengths():
     found = config("data.max_prompt_length=100", "data.max_response_length=50").actor_rollout_ref
     assert found.rollout.max_model_len == 150

@@ -50,7 +50,7 @@ def test_listing_of_keys():
     assert list_keys("critic.optim.lr_warmup_steps_r") == (
         "critic.optim.lr_warmup_steps_ratio=0.0\n    Warm-up as a fraction of all optimizer updates."
     )
-    assert "One of: gae, grpo." in list_keys("adv_estimator")
+    assert "One of: gae, grpo, rloo, " in list_keys("adv_estimator")
     assert list_keys("nosuchkey").startswith("no key matches")
     assert list_keys().count("\n    ") == len(leaves())
 

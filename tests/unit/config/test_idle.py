@@ -6,6 +6,8 @@ from laurel.config.idle import IDLE
 from laurel.config.load import load
 
 A, R, REF = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.ref."
+GDPO = "algorithm.adv_estimator=gdpo"
+RC = "algorithm.rollout_correction."
 GRPO, KL, TWO = "algorithm.adv_estimator=grpo", A + "use_kl_loss=True", "trainer.n_gpus_per_node=2"
 VAL, VAL_ONLY, ONE_UPDATE = "data.val_files=v.parquet", "trainer.val_only=True", ["data.train_batch_size=8"]
 
@@ -14,7 +16,12 @@ CASES = [
     ("critic.optim.lr=1e-5", [GRPO], []),
     ("trainer.critic_warmup=1", [GRPO, "trainer.total_training_steps=9"], ["trainer.total_training_steps=9"]),
     ("algorithm.gamma=0.9", [GRPO], []),
+    ("algorithm.gamma=0.9", [GRPO], ["algorithm.adv_estimator=reinforce_plus_plus"]),
+    ("algorithm.lam=0.9", ["algorithm.adv_estimator=reinforce_plus_plus"], []),
     ("algorithm.norm_adv_by_std_in_grpo=False", [], [GRPO]),
+    ("algorithm.norm_adv_by_std_in_grpo=False", ["algorithm.adv_estimator=rloo"], [GDPO]),
+    ("algorithm.gdpo_reward_keys=[a]", [GRPO], [GDPO]),
+    ("algorithm.gdpo_reward_weights=[2]", [GRPO], [GDPO]),
     ("algorithm.kl_ctrl.kl_coef=0.1", ["algorithm.use_kl_in_reward=False"], []),
     ("algorithm.kl_penalty=mse", [], ["algorithm.kl_ctrl.kl_coef=0.1"]),
     (
@@ -22,13 +29,36 @@ CASES = [
         ["algorithm.use_kl_in_reward=True"],
         ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive"],
     ),
+    ("algorithm.filter_groups.metric=score", [], ["algorithm.filter_groups.enable=True"]),
+    ("data.gen_batch_size=1024", [], ["algorithm.filter_groups.enable=True"]),
     (A + "kl_loss_coef=0.1", [], [KL]),
     (REF + "log_prob_micro_batch_size_per_gpu=4", [], [KL]),
     (A + "clip_ratio_c=4", ONE_UPDATE, ["data.train_batch_size=512"]),
     (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, A + "ppo_epochs=2"]),
     (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, A + "ppo_mini_batch_size=4"]),
+    (
+        R + "log_prob_max_token_len_per_gpu=4096",
+        ONE_UPDATE,
+        [*ONE_UPDATE, "algorithm.adv_estimator=optimal_token_baseline"],
+    ),
     (R + "log_prob_max_token_len_per_gpu=4096", ONE_UPDATE, [*ONE_UPDATE, "algorithm.use_kl_in_reward=True"]),
     (A + "clip_ratio=0.1", [A + "clip_ratio_low=0.1", A + "clip_ratio_high=0.1"], [A + "clip_ratio_high=0.1"]),
+    (A + "clip_ratio_c=4", [A + "policy_loss.loss_mode=gspo"], []),
+    (A + "clip_ratio_low=0.1", [A + "policy_loss.loss_mode=sapo"], [A + "policy_loss.loss_mode=cispo"]),
+    (A + "tau_pos=2", [], [A + "policy_loss.loss_mode=sapo"]),
+    (A + "tau_pos=2", [*ONE_UPDATE, A + "policy_loss.loss_mode=sapo"], None),
+    (A + "policy_loss.dro_beta=2", [], [A + "policy_loss.loss_mode=dro"]),
+    (A + "policy_loss.dro_beta=2", [*ONE_UPDATE, A + "policy_loss.loss_mode=dro"], None),
+    (A + "policy_loss.clip_cov_lb=2", [], [*ONE_UPDATE, A + "policy_loss.loss_mode=clip_cov"]),
+    (A + "policy_loss.kl_cov_ratio=0.1", [], [A + "policy_loss.loss_mode=kl_cov"]),
+    (A + "policy_loss.kl_cov_ratio=0.1", [*ONE_UPDATE, A + "policy_loss.loss_mode=kl_cov"], None),
+    (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, RC + "rollout_is=token"]),
+    (A + "clip_ratio_c=4", ONE_UPDATE, [*ONE_UPDATE, RC + "bypass_mode=True"]),
+    (R + "log_prob_max_token_len_per_gpu=4096", [RC + "bypass_mode=True"], [RC + "rollout_is=token"]),
+    (RC + "rollout_is=token", [RC + "bypass_mode=True"], []),
+    (RC + "rollout_token_veto_threshold=0.1", [RC + "bypass_mode=True"], []),
+    (RC + "rollout_is_threshold=3", [], [RC + "rollout_is=token"]),
+    (RC + "rollout_rs_threshold=3", [], [RC + "rollout_rs=token"]),
     (A + "loss_scale_factor=9", [], [A + "loss_agg_mode=seq-mean-token-sum-norm"]),
     (A + "shuffle=True", ["data.train_batch_size=8"], ["data.train_batch_size=512"]),
     (A + "ppo_micro_batch_size_per_gpu=4", [A + "use_dynamic_bsz=True"], []),

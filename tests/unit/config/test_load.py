@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from laurel.config.estimators import ESTIMATORS
 from laurel.config.load import load
 from laurel.types import ConfigError
 
@@ -123,6 +124,12 @@ def test_unknown_key_like_nothing_and_unknown_reset():
         ("algorithm.gamma=1.5", 1.5, "must be at most 1"),
         ("algorithm.adv_estimator=ppo", "ppo", "must be one of gae, grpo"),
         ("trainer.logger=[console,swanlab]", "swanlab", "must be one of console, file, tensorboard, wandb, mlflow"),
+        ("algorithm.adv_estimator=gpro", "gpro", f"must be one of {', '.join(ESTIMATORS)}; did you mean grpo?"),
+        (
+            "algorithm.kl_penalty=low_var",
+            "low_var",
+            "must be one of kl, abs, mse, low_var_kl; did you mean low_var_kl?",
+        ),
         ("reward.reward_kwargs=3", "3", "must be a dict, such as {name: value}; or set one entry: "),
     ],
 )
@@ -185,6 +192,32 @@ def test_a_file_lies_under_the_command_line_without_a_word(tmp_path):
     assert loaded.config.trainer.experiment_name == "7"
     assert loaded.config.data.train_files == ["a.parquet"]
     assert not any("more than once" in note for note in loaded.notes)
+
+
+def test_files_lie_over_each_other_key_by_key_and_entry_by_entry(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "algorithm: {adv_estimator: grpo, filter_groups: {metric: score}}\n"
+        "reward: {reward_kwargs: {format_score: 0.1, nested: {a: 1, b: 2}}}\n"
+    )
+    (tmp_path / "preset.yaml").write_text(
+        "algorithm: {filter_groups: {enable: true, metric: acc}}\nreward: {reward_kwargs: {nested: {b: 3}, other: x}}\n"
+    )
+    files = [word for name in ("run", "preset") for word in ("--config", f"{tmp_path / name}.yaml")]
+    config = load([*files, "algorithm.filter_groups.max_num_gen_batches=3", "reward.reward_kwargs.nested.c=4"]).config
+    assert config.algorithm.adv_estimator == "grpo"
+    assert config.algorithm.filter_groups.model_dump() == {"enable": True, "metric": "acc", "max_num_gen_batches": 3}
+    assert config.reward.reward_kwargs == {"format_score": 0.1, "nested": {"a": 1, "b": 3, "c": 4}, "other": "x"}
+    assert load([*files[2:], *files[:2]]).config.algorithm.filter_groups.metric == "score", "the later file counts"
+    typed = load([*files, "reward.reward_kwargs={only: 1}", "~algorithm.filter_groups"]).config
+    assert typed.reward.reward_kwargs == {"only": 1}, "what is typed replaces the whole"
+    assert not typed.algorithm.filter_groups.enable
+
+
+def test_null_in_a_file_empties_an_open_dict(tmp_path):
+    (tmp_path / "a.yaml").write_text("reward: {reward_kwargs: {a: 1}}\n")
+    (tmp_path / "b.yaml").write_text("reward: {reward_kwargs: null}\n")
+    files = [word for name in ("a", "b") for word in ("--config", f"{tmp_path / name}.yaml")]
+    assert load(files).config.reward.reward_kwargs == {}
 
 
 def test_an_unknown_key_of_a_file_names_the_file(tmp_path):

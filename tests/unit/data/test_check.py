@@ -31,11 +31,12 @@ def file(tmp_path):
     return write(tmp_path / "train.parquet", [ROW] * 4)
 
 
-def config(files, *, val=(), trainer=None, **data):
+def config(files, *, val=(), trainer=None, algorithm=None, **data):
     return Config.model_validate(
         {
             "data": {"train_files": list(files), "val_files": list(val), "train_batch_size": 4, **data},
             "trainer": trainer or {},
+            "algorithm": algorithm or {},
         }
     )
 
@@ -77,6 +78,15 @@ def test_no_files_and_no_rows(tmp_path, file):
     empty.write_text("\n")
     assert [p.cure for p in check(config([str(empty)]))] == ["the file holds no rows"]
     assert [p.field for p in check(config([file], train_max_samples=0))] == ["data.train_max_samples"]
+
+
+def test_a_generation_batch_larger_than_the_data_is_found(tmp_path):
+    file = write(tmp_path / "rows.parquet", [ROW] * 5)
+    filters = {"filter_groups": {"enable": True}}
+    (problem,) = check(config([file], train_batch_size=2, gen_batch_size=6, algorithm=filters))
+    assert (problem.field, problem.value) == ("data.gen_batch_size", 6)
+    assert "only 5 training rows; use at most 5" in problem.cure
+    assert check(config([file], train_batch_size=2, gen_batch_size=5, algorithm=filters)) == []
 
 
 def test_data_sources_names_the_first_file_that_has_each(tmp_path, file):

@@ -45,7 +45,7 @@ class Ranks:
     def __getattr__(self, method: str) -> Any:
         def remote(*arguments: Any) -> Any:
             self.sent.append((method, arguments))
-            if method in ("log_probs", "ref_log_probs", "values"):
+            if method in ("log_probs", "logit_grad_squares", "ref_log_probs", "values"):
                 return [torch.zeros(micro.token_count) for micro in arguments[0]]
             return {}
 

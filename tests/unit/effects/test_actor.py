@@ -208,14 +208,128 @@ def test_kl_loss_type_chooses_the_estimator(key, settings):
         assert found == pytest.approx(loss), name
 
 
-@effect(f"{ACTOR}.policy_loss.loss_mode")
-def test_loss_mode_chooses_the_row_of_the_table(key, settings, monkeypatch):
-    config = settings(f"{key}=vanilla")
-    assert token_loss(config, ratio=1.5, advantage=1.0) == pytest.approx(-1.2)
+@effect(f"{ACTOR}.kl_loss_type")
+def test_a_plus_gives_kl_loss_type_the_gradient_of_k2(key, settings):
+    reference = torch.tensor([math.log(0.5)])
+    for name, slope in (("kl", 1.0), ("k1+", -math.log(2)), ("abs+", -math.log(2)), ("k3+", -math.log(2))):
+        config = settings(f"{ACTOR}.use_kl_loss=True", f"{key}={name}")
+        log_probs = torch.tensor([math.log(0.25)], requires_grad=True)
+        estimate = table.KL_ESTIMATORS[table.build_policy_loss(config).kl_loss_type]
+        estimate(log_probs, reference).sum().backward()
+        assert log_probs.grad.item() == pytest.approx(slope), name
 
-    def bind(actor):
-        return lambda *, log_probs, old_log_probs, advantages: (log_probs * 0 + actor.clip_ratio_c, {})
 
-    monkeypatch.setitem(table.POLICY_LOSSES, "vanilla", bind)
-    assert token_loss(config, ratio=1.5, advantage=1.0) == 3.0
-    assert "must be one of vanilla" in settings.refused(f"{key}=no_such_loss").cure
+LOSS = f"{ACTOR}.policy_loss"
+
+
+@effect(f"{LOSS}.loss_mode")
+def test_loss_mode_chooses_the_policy_loss(key, settings):
+    """One token of probability 0.25 that was 0.5 or 0.2, advantage 1; two rows of which one moved."""
+    expected = {
+        "vanilla": (-0.5, -1.2),
+        "gspo": (-0.5, -1.2),
+        "gpg": (2 * math.log(2), 2 * math.log(2)),
+        "clip_cov": (-0.5, -1.2),
+        "kl_cov": (-0.5, -1.25),
+        "geo_mean": (-0.5, -math.exp(0.2)),
+        "cispo": (0.8 * 2 * math.log(2), 1.2 * 2 * math.log(2)),
+        "sapo": (-4 / (1 + math.exp(0.5)), -4 / (1 + math.exp(-0.25))),
+        "dro": (
+            2 * math.log(2) + 0.05 * math.log(2) ** 2,
+            2 * math.log(2) + 0.05 * math.log(1.25) ** 2,
+        ),
+        "dppo_tv": (-0.5, -1.25),
+        "dppo_kl": (-0.5, -1.25),
+    }
+    assert list(expected) == list(table.POLICY_LOSSES)
+    for mode, losses in expected.items():
+        config = settings(f"{key}={mode}")
+        for old, loss in zip((0.5, 0.2), losses, strict=True):
+            found, _ = loss_of(config, log_probs=[math.log(0.25)], old=[math.log(old)], advantages=[1.0], rows=[0])
+            assert found == pytest.approx(loss), (mode, old)
+    assert "must be one of vanilla, gspo" in settings.refused(f"{key}=no_such_loss").cure
+
+
+@effect(f"{ACTOR}.loss_agg_mode")
+def test_loss_agg_mode_is_what_the_paper_takes_unless_given(key, settings):
+    for mode, agg in (("vanilla", "token-mean"), ("gspo", "seq-mean-token-mean"), ("sapo", "seq-mean-token-mean")):
+        config = settings(f"{LOSS}.loss_mode={mode}")
+        assert config.actor_rollout_ref.actor.loss_agg_mode == agg
+        assert build_policy_loss(config).loss_agg_mode == agg
+        assert build_policy_loss(settings(f"{LOSS}.loss_mode={mode}", f"{key}=token-sum")).loss_agg_mode == "token-sum"
+
+
+@effect(f"{ACTOR}.tau_pos", f"{ACTOR}.tau_neg")
+def test_tau_is_the_temperature_of_sapo_s_gate(key, settings):
+    advantage = 1.0 if key.endswith("pos") else -1.0
+    for tau in (0.5, 2.0):
+        config = settings(f"{LOSS}.loss_mode=sapo", f"{key}={tau}")
+        gate = 4 / tau / (1 + math.exp(-tau))
+        assert token_loss(config, ratio=2.0, advantage=advantage) == pytest.approx(-advantage * gate)
+        assert token_loss(config, ratio=2.0, advantage=-advantage) != pytest.approx(advantage * gate)
+
+
+@effect(f"{LOSS}.dro_beta")
+def test_dro_beta_weighs_the_squared_log_ratio(key, settings):
+    for beta in (0.2, 2.0):
+        found, _ = loss_of(
+            settings(f"{LOSS}.loss_mode=dro", f"{key}={beta}"), log_probs=[-1.0], old=[-3.0], advantages=[1.0], rows=[0]
+        )
+        assert found == pytest.approx(1.0 + beta / 2 * 4)
+
+
+@effect(f"{LOSS}.ppo_kl_coef")
+def test_ppo_kl_coef_weighs_the_penalty_of_chosen_tokens(key, settings):
+    for weight in (0.1, 3.0):
+        loss = build_policy_loss(settings(f"{LOSS}.loss_mode=kl_cov", f"{key}={weight}"))
+        losses, _ = loss.token_loss(
+            log_probs=torch.tensor([math.log(0.5)] * 2),
+            old_log_probs=torch.tensor([math.log(0.25)] * 2),
+            advantages=torch.ones(2),
+            chosen=torch.tensor([True, False]),
+        )
+        assert losses.tolist() == pytest.approx([-2 + weight * math.log(2), -2])
+
+
+def chosen_of(config, ranks):
+    """Of 40 tokens with covariances 0, 0, 1, 1, ... 19, 19, in the order of the batch, those that come as chosen."""
+    signs = torch.tensor([1.0, -1.0] * 20)  # log-probabilities on both sides of their mean, and advantages too
+    batch = batch_of([20, 20], prompt=0, old_log_probs=signs, advantages=signs * (torch.arange(40) // 2))
+    ActorClient(ranks, config, timer=Timer(), step=lambda: 1).update(batch)
+    (mini,) = ranks.sent[-1][1][0]
+    chosen = {}
+    for micro in mini.micro_batches:
+        for row, index in enumerate(micro.index.tolist()):
+            chosen[index] = micro.chosen[micro.row_of_token == row]
+    return torch.cat([chosen[index] for index in sorted(chosen)]).nonzero()[:, 0].tolist()
+
+
+@effect(f"{LOSS}.kl_cov_ratio")
+def test_kl_cov_ratio_is_the_share_of_tokens_that_are_held(key, settings, ranks):
+    for share, chosen in ((0.05, [38, 39]), (0.1, [36, 37, 38, 39])):
+        config = settings(*GRPO, f"{LOSS}.loss_mode=kl_cov", f"{key}={share}")
+        assert chosen_of(config, ranks) == chosen
+
+
+@effect(f"{LOSS}.clip_cov_ratio")
+def test_clip_cov_ratio_is_the_share_of_tokens_that_are_left_out(key, settings, ranks):
+    for share, count in ((0.001, 1), (0.05, 2), (1.0, 6)):
+        chosen = chosen_of(settings(*GRPO, f"{LOSS}.loss_mode=clip_cov", f"{key}={share}"), ranks)
+        assert len(chosen) == count
+        assert set(chosen) <= set(range(4, 10))  # covariances between 1 and 5
+
+
+@effect(f"{LOSS}.clip_cov_lb", f"{LOSS}.clip_cov_ub")
+def test_clip_cov_chooses_within_its_band(key, settings, ranks):
+    every = (*GRPO, f"{LOSS}.loss_mode=clip_cov", f"{LOSS}.clip_cov_ratio=1")
+    assert chosen_of(settings(*every), ranks) == [4, 5, 6, 7, 8, 9]
+    assert chosen_of(settings(*every, f"{key}=3"), ranks) == ([8, 9] if key.endswith("lb") else [4, 5])
+
+
+@effect(f"{LOSS}.loss_mode")
+def test_clip_cov_has_old_log_probs_computed_even_for_one_update(key, settings, ranks):
+    for mode, passes in (("vanilla", 0), ("kl_cov", 0), ("clip_cov", 1)):
+        run, _ = run_of(settings(*GRPO, f"{key}={mode}"), ranks)
+        ranks.sent.clear()
+        run.roles.actor.log_probs(batch_of(LENGTHS))
+        assert ranks.methods().count("log_probs") == passes

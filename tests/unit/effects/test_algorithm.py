@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
-from unit.effects.cases import GRPO, PPO, batch_of, run_of
+from unit.effects.cases import GRPO, PPO, ROLLOUT, batch_of, run_of
 from unit.effects.registry import effect
 
 from laurel.algos.table import build_algorithm
 
 KL = "algorithm.use_kl_in_reward=True"
+HEADS = ("algorithm.gdpo_reward_keys=[accuracy]",)
+GDPO = ("algorithm.adv_estimator=gdpo", f"{ROLLOUT}.n=2")
 CTRL = "algorithm.kl_ctrl"
 
 
@@ -48,12 +50,75 @@ def test_adv_estimator_chooses_the_algorithm(key, settings, ranks):
     assert critics == ["NoCritic", "CriticClient"]
 
 
+@effect("algorithm.adv_estimator")
+def test_every_adv_estimator_is_an_algorithm_of_its_own(key, settings):
+    columns = {"rewards": [0.0, 1.0, 0.0, 4.0], "values": [0.5] * 4, "logit_grad_squares": [0.5, 1.0, 1.0, 1.0]}
+    batch = two_rows(**columns).with_(greedy_scores=torch.ones(2), **{"score/accuracy": torch.tensor([0.0, 7.0])})
+    half, centred = math.sqrt(3 / 4), 1.5  # of four whitened tokens -1, -1, 1, 1; of R 1 and 4
+    scaled = centred / (3 / math.sqrt(2))
+    expected = {
+        "grpo": [-scaled, -scaled, scaled, scaled],
+        "rloo": [-3.0, -3.0, 3.0, 3.0],
+        "reinforce_plus_plus": [-half, -half, half, half],
+        "reinforce_plus_plus_baseline": [-half, -half, half, half],
+        "remax": [0.0, 0.0, 3.0, 3.0],
+        "opo": [-1.5, -1.5, 1.5, 1.5],
+        "gpg": [-1.5, -1.5, 1.5, 1.5],
+        "grpo_passk": [0.0, 0.0, 2 * scaled, 2 * scaled],
+        "gdpo": [-half, -half, half, half],
+        "optimal_token_baseline": [-2.0, -1.7142857, 1.0, 1.2857143],  # baselines 3 and 19 / 7
+    }
+    for name, numbers in expected.items():
+        config = settings(f"{key}={name}", f"{ROLLOUT}.n=2", *HEADS)
+        assert sampled(batch, build_algorithm(config).advantages(batch)["advantages"]) == pytest.approx(
+            numbers, rel=1e-5
+        ), name
+
+
+@effect("algorithm.adv_estimator")
+def test_optimal_token_baseline_asks_the_policy_for_its_logit_gradients(key, settings, ranks):
+    batch = batch_of((4, 4), groups=(0, 0))
+    for name, asked in (("grpo", []), ("optimal_token_baseline", ["logit_grad_squares"])):
+        run, _ = run_of(settings(f"{key}={name}", f"{ROLLOUT}.n=2"), ranks)
+        found = run.roles.gradients.logit_grad_squares(batch)
+        assert ranks.methods() == asked
+        assert (found is None) is (not asked)
+
+
+@effect("algorithm.gdpo_reward_keys")
+def test_gdpo_reward_keys_name_what_is_compared(key, settings):
+    batch = two_rows().with_(**{"score/a": torch.tensor([0.0, 1.0]), "score/b": torch.tensor([5.0, 3.0])})
+    for names, sign in (("[a]", 1), ("[b]", -1)):
+        algorithm = build_algorithm(settings(*GDPO, f"{key}={names}"))
+        assert algorithm.reward_heads == (names[1],)
+        found = sampled(batch, algorithm.advantages(batch)["advantages"])
+        assert found == pytest.approx([-sign * 0.8660254] * 2 + [sign * 0.8660254] * 2, rel=1e-5)
+
+
+@effect("algorithm.gdpo_reward_weights")
+def test_gdpo_reward_weights_weigh_the_heads(key, settings):
+    batch = two_rows().with_(**{"score/a": torch.tensor([0.0, 1.0]), "score/b": torch.tensor([5.0, 3.0])})
+    keys = "algorithm.gdpo_reward_keys=[a,b]"
+    for weights, sign in (("null", 0), ("[2,1]", 1), ("[1,2]", -1)):
+        found = build_algorithm(settings(*GDPO, keys, f"{key}={weights}")).advantages(batch)["advantages"]
+        # With equal weights both cancel out, up to what is added to their deviations
+        assert sampled(batch, found) == pytest.approx([-sign * 0.866] * 2 + [sign * 0.866] * 2, abs=0.01)
+
+
 @effect("algorithm.gamma")
 def test_gamma_discounts_later_rewards(key, settings):
     batch = two_rows(rewards=[0.0, 1.0, 0.0, 1.0], values=[0.0] * 4)
     for gamma, returns in ((1.0, [1.0, 1.0]), (0.5, [0.5, 1.0])):
         found = build_algorithm(settings(*PPO, f"{key}={gamma}")).advantages(batch)["returns"]
         assert sampled(batch, found) == returns * 2
+
+
+@effect("algorithm.gamma")
+def test_gamma_discounts_the_returns_of_reinforce_plus_plus(key, settings):
+    batch = two_rows(rewards=[0.0, 1.0, 0.0, 1.0])
+    for gamma, returns in ((1.0, [1.0, 1.0]), (0.5, [0.5, 1.0])):
+        algorithm = build_algorithm(settings("algorithm.adv_estimator=reinforce_plus_plus", f"{key}={gamma}"))
+        assert sampled(batch, algorithm.advantages(batch)["returns"]) == returns * 2
 
 
 @effect("algorithm.lam")
@@ -93,8 +158,9 @@ def test_kl_penalty_chooses_the_estimator(key, settings):
         "low_var_kl": [0.5 - 1 + log2, 2 - 1 - log2],
     }
     for name, (first, second) in expected.items():
-        config = settings(KL, f"{CTRL}.kl_coef=1", f"{key}={name}")
-        assert with_kl(config, old=OLD, ref=REFERENCE) == pytest.approx([-first, 1 - second]), name
+        for spelled in (name, f"{name}+"):  # a reward has no gradient, so verl's + changes nothing
+            config = settings(KL, f"{CTRL}.kl_coef=1", f"{key}={spelled}")
+            assert with_kl(config, old=OLD, ref=REFERENCE) == pytest.approx([-first, 1 - second]), spelled
 
 
 @effect(f"{CTRL}.kl_coef")

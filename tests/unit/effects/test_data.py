@@ -4,6 +4,7 @@ import pytest
 from unit.effects.cases import ROWS, run_of, write_rows
 from unit.effects.registry import effect
 
+from laurel.config.check import check
 from laurel.data.table import DataError
 from laurel.models.tokenizer import load_tokenizer
 from laurel.trainer.build import prepare
@@ -41,7 +42,7 @@ def test_reward_fn_key_is_the_column_that_chooses_the_scorer(key, settings):
     scores = {}
     for column in ("data_source", "other_source"):
         prepared = prepare(settings(f"data.reward_fn_key={column}"))
-        scores[column] = prepared.reward.score("42", prepared.train_prompts[0]).value
+        scores[column] = prepared.reward.score("42", prepared.train_prompts[0], length=1).value
     assert scores == {"data_source": 1.0, "other_source": 0.0}  # GSM8K wants its answer after ####
 
 
@@ -50,6 +51,17 @@ def test_train_batch_size_is_prompts_per_step(key, settings):
     for size, steps in ((2, 5), (5, 2)):
         run, _ = run_of(settings(f"data.train_batch_size={size}"))
         assert (len(run.next_prompts()), run.total_steps) == (size, steps)
+
+
+@effect("data.gen_batch_size")
+def test_gen_batch_size_is_prompts_per_generation_batch_where_groups_are_filtered(key, settings):
+    filtered = ("algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=2")
+    for given, size in (((), 4), ((f"{key}=7",), 7)):
+        run, _ = run_of(settings(*filtered, *given))
+        assert (len(run.next_prompts()), run.state.consumed) == (size, size)
+    (problem,) = check(settings(f"{key}=7"))
+    assert problem.field == key
+    assert "must be data.train_batch_size (4)" in problem.cure
 
 
 @effect("data.max_prompt_length")
@@ -64,7 +76,7 @@ def test_max_prompt_length_drops_longer_prompts(key, settings, tmp_path):
 def test_max_response_length_bounds_what_is_sampled(key, settings):
     for length in (5, 8):
         run, pool = run_of(settings(f"{key}={length}"))
-        run.roles.rollouts.collect(run.next_prompts(), step=1, keep=lambda group: True)
+        run.roles.rollouts.collect(run.next_prompts, step=1)
         run.roles.rollouts.answer(run.val_prompts)
         assert {request.sampling.max_tokens for request in pool.requests} == {length}
 

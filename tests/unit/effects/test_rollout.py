@@ -25,7 +25,7 @@ KL = "actor_rollout_ref.actor.use_kl_loss=True"
 def sampled(config):
     """Requests of a training step with two prompts, and the groups."""
     run, pool = run_of(config)
-    groups = run.roles.rollouts.collect(run.next_prompts()[:2], step=1, keep=lambda group: True)
+    groups, _ = run.roles.rollouts.collect(lambda: run.next_prompts()[:2], step=1)
     return pool.requests, groups
 
 

@@ -97,7 +97,7 @@ def test_ray_init_reaches_ray(key, settings, monkeypatch):
 def test_seed_decides_every_sample(key, settings):
     def seeds(seed):
         run, pool = run_of(settings("actor_rollout_ref.rollout.n=2", f"{key}={seed}", "data.shuffle=False"))
-        run.roles.rollouts.collect(run.next_prompts(), step=1, keep=lambda group: True)
+        run.roles.rollouts.collect(run.next_prompts, step=1)
         return [request.seed for request in pool.requests]
 
     assert seeds(1) == seeds(1)

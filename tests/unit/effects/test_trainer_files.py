@@ -86,7 +86,7 @@ def test_log_val_generations_is_how_many_samples_are_shown(key, settings, capsys
 def test_rollout_data_dir_keeps_training_samples(key, settings, tmp_path):
     for given, kept in (((), []), ((f"{key}=mine",), ["1.jsonl"])):
         run, _ = run_of(settings(*given))
-        groups = run.roles.rollouts.collect(run.next_prompts(), step=1, keep=lambda group: True)
+        groups, _ = run.roles.rollouts.collect(run.next_prompts, step=1)
         run.state.step = 1
         run.report.step(run.state, groups, build_batch(groups), {})
         run.close()

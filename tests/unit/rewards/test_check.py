@@ -47,6 +47,13 @@ def test_a_wrong_argument_is_said_once_for_each_function():
     assert len(check(config(bonus=1), sources)) == 2
 
 
+def test_what_the_reward_manager_reads_is_no_argument_of_the_function(tmp_path):
+    buffer = {"overlong_buffer_cfg": {"enable": False}, "max_resp_len": 100}
+    assert check(config(**buffer), {"openai/gsm8k": "a"}) == []
+    plain = "def compute_score(data_source, solution_str, ground_truth, extra_info): pass\n"
+    assert of_file(tmp_path, plain, **buffer) == []
+
+
 def test_a_custom_function_scores_every_source_and_is_not_run(tmp_path):
     assert of_file(tmp_path, GOOD + "raise SystemExit('run')\n") == []
 

@@ -39,6 +39,47 @@ def test_contradictions_are_found(rollout, field, value):
     assert found(rollout) == [(f"{ROLLOUT}.{field}", value, False)]
 
 
+def filtered(n=8, metric="acc", most=0, drawn=None, **algorithm):
+    groups = {"enable": True, "metric": metric, "max_num_gen_batches": most}
+    return Config.model_validate(
+        {
+            "actor_rollout_ref": {"rollout": {"n": n}},
+            "algorithm": {"filter_groups": groups, **algorithm},
+            "data": {"train_batch_size": 32, "gen_batch_size": drawn},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value", "cure"),
+    [
+        ({"n": 1}, f"{ROLLOUT}.n", 1, "needs at least 2"),
+        (
+            {"metric": "seq_final_reward", "use_kl_in_reward": True},
+            "algorithm.filter_groups.metric",
+            "seq_final_reward",
+            "use seq_reward",
+        ),
+        (
+            {"most": 3, "drawn": 10},
+            "algorithm.filter_groups.max_num_gen_batches",
+            3,
+            "data.gen_batch_size=10 prompts can never give data.train_batch_size=32 groups; use at least 4",
+        ),
+    ],
+)
+def test_filters_that_could_never_fill_a_step_are_found(settings, field, value, cure):
+    (problem,) = check(filtered(**settings))
+    assert (problem.field, problem.value) == (field, value)
+    assert cure in problem.cure
+
+
+def test_filters_that_can_are_fine():
+    for settings in ({}, {"metric": "seq_final_reward"}, {"most": 4, "drawn": 10}, {"most": 1, "drawn": 96}):
+        assert check(filtered(**settings)) == []
+    assert check(filtered(n=1, adv_estimator="grpo")) == []  # the algorithm's own check says it
+
+
 def test_a_missing_engine_says_how_to_install_it_and_offers_native(monkeypatch):
     monkeypatch.setattr(room, "find_spec", lambda name: None)
     (problem,) = check(config({"name": "vllm", "tensor_model_parallel_size": 2}))
@@ -80,3 +121,15 @@ def test_a_model_that_the_native_engine_cannot_serve_is_found_from_its_config(tm
 def test_the_check_needs_no_heavy_import():
     code = "import sys, laurel.rollout.check; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_growing_segments_do_not_go_with_the_sleep_of_vllm(variable, monkeypatch):
+    monkeypatch.setenv(variable, "max_split_size_mb:64, Expandable_Segments:True")
+    assert [field for field, *_ in found({"name": "vllm"}) if "environment" in field] == [
+        f"environment variable {variable}"
+    ]
+    assert not any("environment" in field for field, *_ in found({"name": "vllm", "free_cache_engine": False}))
+    assert found({}) == []
+    monkeypatch.setenv(variable, "expandable_segments:False")
+    assert not any("environment" in field for field, *_ in found({"name": "vllm"}))

@@ -22,8 +22,7 @@ def run(prompts=PROMPTS, n=2, **given):
     settings = {
         "generate": answer,
         "seed": lambda position, sample: 100 * position + sample,
-        "keep": lambda group: True,
-        "score": lambda text, one, sample: Score(one.ground_truth + sample / 10),
+        "score": lambda trajectory, one: Score(one.ground_truth + trajectory.sample / 10),
         "decode": lambda ids: "-".join(map(str, ids)),
     }
     return asyncio.run(collect(prompts, n=n, sampling=SAMPLING, **{**settings, **given}))
@@ -65,8 +64,30 @@ def test_requests_name_their_group_and_carry_seed_and_sampling():
     assert asked[3][1].sampling == SAMPLING
 
 
-def test_keep_leaves_groups_out():
-    assert [g.prompt.index for g in run(keep=lambda group: group.trajectories[0].score.value != 1)] == [10, 12]
+def test_a_baseline_is_one_more_answer_with_its_own_settings():
+    asked = {}
+    greedy = SamplingParams(max_tokens=4, temperature=0.0)
+
+    async def answer(position, one):
+        asked[one.id] = (one.group, one.sampling)
+        return Completion(one.id, (position, len(asked)), None, "stop", 0)
+
+    groups = run(generate=answer, baseline=greedy)
+    assert {name for name, (_, sampling) in asked.items() if sampling == greedy} == {"0/2", "1/2", "2/2"}
+    assert asked["1/2"] == ("1", greedy), "it shares the prompt's prefill"
+    assert asked["1/1"] == ("1", SAMPLING)
+    assert [len(group.trajectories) for group in groups] == [2, 2, 2]
+    assert [(group.baseline.sample, group.baseline.score.value) for group in groups] == [(2, 0.2), (2, 1.2), (2, 2.2)]
+    assert [group.baseline.response_ids for group in groups] == [(0, 3), (1, 6), (2, 9)]
+
+
+def test_without_baseline_settings_there_is_none():
+    assert [group.baseline for group in run()] == [None] * 3
+
+
+def test_a_score_sees_the_whole_trajectory():
+    groups = run(score=lambda trajectory, one: Score(len(trajectory.response_ids), {"text": len(trajectory.text)}))
+    assert groups[0].trajectories[1].score == Score(2, {"text": 3})
 
 
 def test_nothing_asked_is_nothing_collected():
@@ -103,7 +124,7 @@ def test_the_first_error_ends_it_and_cancels_the_rest():
 
 def test_an_error_of_the_score_is_raised():
     with pytest.raises(ZeroDivisionError):
-        run(score=lambda text, one, sample: Score(1 / 0))
+        run(score=lambda trajectory, one: Score(1 / 0))
 
 
 def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
@@ -117,8 +138,7 @@ def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
             n=3,
             generate=EnginePool(engines).generate,
             seed=lambda position, sample: sample_seed(1, 5, position, sample),
-            keep=lambda group: True,
-            score=lambda text, one, sample: Score(0.0),
+            score=lambda trajectory, one: Score(0.0),
         )
         return [[t.response_ids for t in group.trajectories] for group in groups]
 

@@ -19,8 +19,6 @@ def batch() -> TokenBatch:
             "advantages": torch.tensor([NAN, NAN, 1.0, NAN, 2.0, NAN, -3.0, NAN, NAN]),
             "returns": torch.tensor([NAN, NAN, 0.0, NAN, 2.0, NAN, 4.0, NAN, NAN]),
             "values": torch.tensor([NAN, NAN, 0.0, NAN, 1.0, NAN, 2.0, NAN, NAN]),
-            "old_log_probs": torch.tensor([NAN, NAN, -1.0, NAN, -1.0, NAN, -1.0, NAN, NAN]),
-            "rollout_log_probs": torch.tensor([NAN, NAN, -1.5, NAN, -1.0, NAN, -0.9, NAN, NAN]),
         },
         {
             "score": torch.tensor([1.0, 2.0, NAN]),
@@ -64,8 +62,6 @@ def test_statistics_of_a_batch() -> None:
             "response_length/max": 3.0,
             "response_length/min": 1.0,
             "response_length/clip_ratio": 0.5,
-            "rollout/log_prob_diff/mean": 0.2,
-            "rollout/log_prob_diff/max": 0.5,
         }
     )
     assert all(declared(name).name == name for name in metrics)
@@ -93,6 +89,13 @@ def test_speed_counts_no_padding() -> None:
         }
     )
     assert all(declared(name).name == name for name in metrics)
+
+
+def test_tokens_that_were_sampled_in_vain_took_their_time_too() -> None:
+    metrics = speed_metrics(batch(), {"timing_s/gen": 1.5}, ranks=2, discarded=6.0)  # beside the 3 of the batch
+    assert metrics["rollout/tokens_per_second"] == 6.0
+    assert metrics["timing_per_token_ms/gen"] == pytest.approx(500.0 / 3)
+    assert metrics["perf/total_num_tokens"] == 7.0
 
 
 @pytest.mark.parametrize(

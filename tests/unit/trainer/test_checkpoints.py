@@ -1,9 +1,12 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from laurel.config.load import load
-from laurel.trainer.checkpoints import config_changes, require_shards, restore
+from laurel.rollout.filter_groups import NothingToLearn
+from laurel.trainer import checkpoints
+from laurel.trainer.checkpoints import config_changes, kept_if_nothing_to_learn, require_shards, restore
 from laurel.trainer.roles import NoCritic, Roles
 from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError
@@ -58,3 +61,37 @@ def test_a_changed_kl_weight_counts_after_a_resume(tmp_path):
     assert kl_after_resume(tmp_path, [], ["algorithm.kl_ctrl.kl_coef=0.5"]) == 0.5
     assert kl_after_resume(tmp_path, adaptive, [*adaptive, "algorithm.kl_ctrl.target_kl=0.3"]) == 0.01
     assert kl_after_resume(tmp_path, adaptive, []) == 0.01
+
+
+def end_of_a_step(tmp_path, monkeypatch, *, step: int, error: Exception):
+    """A run at ``step`` whose next one draws 32 prompts and ends with ``error``; the run, and what was saved."""
+    saved = []
+    run = SimpleNamespace(state=RunState(step=step, consumed=64, policy_version=step), checkpoint_dir=tmp_path)
+    monkeypatch.setattr(checkpoints, "save_checkpoint", lambda run: saved.append((run.state.step, run.state.consumed)))
+
+    def train_step() -> None:
+        with kept_if_nothing_to_learn(run):
+            run.state.step += 1
+            run.state.consumed += 32
+            raise error
+
+    with pytest.raises(type(error)):
+        train_step()
+    return run, saved
+
+
+def test_a_step_that_finds_nothing_to_learn_leaves_a_checkpoint_of_those_before(tmp_path, monkeypatch):
+    run, saved = end_of_a_step(tmp_path, monkeypatch, step=4, error=NothingToLearn("x"))
+    assert saved == [(4, 64)]
+    assert run.state == RunState(step=4, consumed=64, policy_version=4)
+
+
+def test_there_is_nothing_to_keep_before_the_first_step_or_after_a_save(tmp_path, monkeypatch):
+    assert end_of_a_step(tmp_path, monkeypatch, step=0, error=NothingToLearn("x"))[1] == []
+    (tmp_path / "global_step_4").mkdir()
+    assert end_of_a_step(tmp_path, monkeypatch, step=4, error=NothingToLearn("x"))[1] == []
+
+
+def test_other_errors_save_nothing(tmp_path, monkeypatch):
+    run, saved = end_of_a_step(tmp_path, monkeypatch, step=4, error=LaurelError("x"))
+    assert (saved, run.state.step) == ([], 5)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from laurel.config.keys import leaves
 from laurel.config.load import load
 from laurel.trainer.memory import GIB, Shape, estimate, shape_of
 from laurel.trainer.plan import describe, plan, resolved_tree
@@ -44,7 +45,17 @@ def test_every_setting_is_printed_and_those_given_are_marked():
     assert "  * nnodes = 2\n" in text
     assert "    seed = 1\n" in text
     assert "    max_model_len = 612\n" in text
-    assert text.count(" = ") == 141
+    assert text.count(" = ") == len(leaves())
+
+
+def test_filtered_groups_are_in_the_plan(files):
+    given = (*files, "data.train_batch_size=32", "algorithm.filter_groups.enable=True")
+    found = rows(*given, "data.gen_batch_size=96", "algorithm.filter_groups.max_num_gen_batches=5")
+    assert found["filter groups"] == (
+        "32 groups that differ in acc, from generation batches of 96 prompts, at most 5 a step"
+    )
+    assert rows(*given)["filter groups"].endswith("generation batches of 32 prompts, as many as it takes a step")
+    assert "filter groups" not in rows(*files)
 
 
 def test_steps_and_batches(files):
@@ -90,6 +101,24 @@ def test_roles_follow_the_algorithm():
     assert grpo["reference"] == "none, since no KL is used"
     assert grpo["KL in reward"] == "no, since use_kl_in_reward=False"
     assert "critic updates" not in grpo
+
+
+def test_where_old_log_probs_come_from_and_what_corrects():
+    once, key = "data.train_batch_size=8", "algorithm.rollout_correction."
+    assert rows(once)["old log-probs"].startswith("the update's own")
+    assert rows(once)["correction"] == "none"
+    assert rows()["old log-probs"].startswith("one forward")
+    given = (once, key + "rollout_is=token", key + "rollout_is_batch_normalize=True", key + "rollout_rs=geometric")
+    given += (key + "rollout_rs_threshold=1.25", key + "rollout_token_veto_threshold=1e-4")
+    found = rows(*given)
+    assert found["old log-probs"].startswith("one forward")
+    assert found["correction"] == (
+        "weights by token up to 2.0, mean 1; kept by geometric ratio from 0.8 to 1.25; "
+        "no trajectory with a token ratio below 0.0001"
+    )
+    bypassed = rows(*given, key + "bypass_mode=True")
+    assert bypassed["old log-probs"].startswith("the engine's")
+    assert bypassed["correction"] == "none"
 
 
 def test_size_of_a_model(model):

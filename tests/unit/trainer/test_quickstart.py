@@ -8,7 +8,7 @@ import pytest
 from laurel.config.load import load
 from laurel.tracking.samples import Sample
 from laurel.trainer import quickstart as room
-from laurel.trainer.quickstart import command, conclude, require_right
+from laurel.trainer.quickstart import command, conclude, require_right, words
 from laurel.trainer.report import Report
 from laurel.types import ConfigError, LaurelError
 
@@ -28,6 +28,23 @@ def fields(*overrides: str) -> list[str]:
 def test_what_is_still_to_be_made_is_no_problem(tmp_path):
     require_right(["trainer.device=cpu"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_preset_lies_over_the_quickstart_s_own_settings(tmp_path):
+    preset = str(room.settings_file().with_name("algorithms") / "dapo.yaml")
+    here = {name: tmp_path / name for name in ("model", "train", "val", "folder")}
+    config = load(words(["--config", preset, "trainer.device=cpu", "data.train_batch_size=8"], **here)).config
+    assert config.algorithm.filter_groups.enable
+    assert config.reward.reward_kwargs == {
+        "format_score": 0.1,
+        "overlong_buffer_cfg": {"enable": True, "penalty_factor": 1.0, "log": False},
+    }
+    assert (config.actor_rollout_ref.rollout.n, config.data.train_batch_size, config.data.max_response_length) == (
+        16,
+        8,
+        6,
+    )
+    require_right(["--config", preset, "trainer.device=cpu"])
 
 
 def test_wrong_settings_are_refused_before_anything_is_written(tmp_path):

@@ -49,7 +49,6 @@ def refused(word, *more):
         "actor_rollout_ref.rollout.dtype=bfloat16",
         "actor_rollout_ref.hybrid_engine=True",
         "data.val_batch_size=512",
-        "data.gen_batch_size=1024",
         "actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params=0",
         "actor_rollout_ref.actor.ppo_micro_batch_size=8",
         "actor_rollout_ref.rollout.do_sample=True",
@@ -71,7 +70,6 @@ def test_retired_keys_are_answered_with_one_line(word):
         ("actor_rollout_ref.actor.strategy=megatron", "FSDP2 alone"),
         ("critic.strategy=megatron", "FSDP2 alone"),
         ("trainer.default_hdfs_dir=hdfs://x", "trainer.default_local_dir"),
-        ("data.gen_batch_size=8", "must be data.train_batch_size (1024)"),
         ("actor_rollout_ref.rollout.response_length=1024", "must be data.max_response_length (512)"),
         ("actor_rollout_ref.rollout.do_sample=False", "val_kwargs.do_sample"),
         ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1", "FSDP2"),
@@ -87,16 +85,15 @@ def test_retired_keys_with_a_value_that_would_matter(word, cure):
     ("off", "on"),
     [
         ("actor_rollout_ref.rollout.multi_turn.enable=False", "True"),
-        ("algorithm.filter_groups.enable=False", "True"),
         ("actor_rollout_ref.model.lora_rank=0", "32"),
         ("reward_model.enable=False", "True"),
         ("reward.reward_model.enable=False", "True"),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=1", "2"),
         ("critic.ulysses_sequence_parallel_size=1", "2"),
-        ("algorithm.rollout_correction.rollout_is=null", "token"),
-        ("algorithm.rollout_correction.bypass_mode=False", "True"),
+        ("algorithm.rollout_is=null", "True"),
+        ("algorithm.rollout_correction.loss_type=ppo_clip", "reinforce"),
+        ("algorithm.rollout_correction.use_policy_gradient=False", "True"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent", "tool_agent"),
-        ("reward.reward_kwargs.overlong_buffer_cfg.enable=False", "True"),
     ],
 )
 def test_planned_keys_pass_when_off_and_are_problems_when_on(off, on):
@@ -122,7 +119,12 @@ def test_zero_is_not_false():
         ("custom_reward_function.reward_kwargs.a=1", "reward.reward_kwargs", {"a": 1}),
         ("custom_reward_function.reward_kwargs={a: 1}", "reward.reward_kwargs", {"a": 1}),
         ("+reward_model.reward_kwargs.a.b=1", "reward.reward_kwargs", {"a": {"b": 1}}),
-        ("reward_model.reward_manager=naive", "reward.reward_manager.name", "naive"),
+        ("reward_model.reward_manager=dapo", "reward.reward_manager.name", "dapo"),
+        (
+            "+reward_model.overlong_buffer.len=4",
+            "reward.reward_kwargs",
+            {"overlong_buffer_cfg": {"len": 4}},
+        ),
         ("actor_rollout_ref.actor.grad_clip=0.5", "actor_rollout_ref.actor.optim.clip_grad", 0.5),
         ("critic.grad_clip=2", "critic.optim.clip_grad", 2.0),
         ("critic.model.fsdp_config.fsdp_size=1", "critic.fsdp_config.fsdp_size", 1),
@@ -142,6 +144,21 @@ def test_other_spellings_of_a_choice():
     loaded = load(["actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_type=k3"])
     assert loaded.config.actor_rollout_ref.actor.kl_loss_type == "low_var_kl"
     assert any("is written low_var_kl here" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        ("algorithm.adv_estimator=grpo_vectorized", "grpo"),
+        ("algorithm.adv_estimator=tir_optimal_token_baseline", "optimal_token_baseline"),
+        ("algorithm.kl_penalty=k3+", "low_var_kl"),
+        ("actor_rollout_ref.actor.kl_loss_type=k3+", "low_var_kl+"),
+        ("actor_rollout_ref.actor.kl_loss_type=k2+", "mse"),
+        ("reward.reward_manager.name=gdpo", "naive"),
+    ],
+)
+def test_each_other_spelling_is_said(word, read):
+    assert f"{word} is written {read} here, and is read as that" in load([word]).notes
 
 
 def test_a_reset_retired_key_is_nothing():

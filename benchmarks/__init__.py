@@ -1,0 +1,1 @@
+"""Programs that measure Laurel and its peers: ``python -m benchmarks.decode`` from the repository's root."""
