@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from laurel.batch.token_batch import TokenBatch
 from laurel.models.attention import Packing, Shared, use
-from laurel.models.heads import token_log_probs
+from laurel.models.devices import moved
+from laurel.models.heads import logit_grad_squares, token_log_probs
 from laurel.models.load import ValueModel, backbone_of
 
 
@@ -23,6 +25,41 @@ def response_positions(batch: TokenBatch) -> Tensor:
     return positions
 
 
+@dataclass(frozen=True)
+class LaidOut:
+    """A micro-batch on the device that computes it, with everything that its forward passes need.
+
+    ``positions`` (R,): the tokens that the policy sampled. ``input_ids`` and ``position_ids`` (C,) are what the model
+    computes, ``wanted`` (R,) which of these C predicts each sampled token. ``queries`` (N,), on the CPU: how many of
+    the C lie in each row.
+    """
+
+    batch: TokenBatch
+    positions: Tensor
+    input_ids: Tensor
+    position_ids: Tensor
+    wanted: Tensor
+    packing: Packing
+    queries: Tensor
+
+
+def lay_out(batch: TokenBatch, device: torch.device) -> LaidOut:
+    """From a micro-batch on the CPU, where the layout is computed: a GPU would be waited for at each question.
+
+    A prompt that several rows of one group begin with is computed once: with n samples of a prompt of P tokens and
+    responses of R, that is P + n R tokens instead of n (P + R).
+    """
+    positions = response_positions(batch)
+    shared = shared_prompts(batch)
+    tokens, places, wanted = batch.input_ids, batch.position_ids, positions - 1
+    if shared is not None:
+        tokens, places, wanted = tokens[shared.kept], places[shared.kept], shared.source[wanted]
+    packing = Packing.of(batch.cu_seqlens, device, shared)
+    queries = batch.lengths if shared is None else torch.searchsorted(shared.kept, batch.cu_seqlens).diff()
+    positions, tokens, places, wanted = (moved(x, device) for x in (positions, tokens, places, wanted))
+    return LaidOut(batch.map(lambda tensor: moved(tensor, device)), positions, tokens, places, wanted, packing, queries)
+
+
 class PolicyForward(nn.Module):
     """A causal model as log-probabilities of the sampled tokens of a batch. It is FSDP's root: embedding and head are
     gathered while it runs."""
@@ -33,18 +70,27 @@ class PolicyForward(nn.Module):
         super().__init__()
         self.module, self.temperature = module, temperature
 
-    def forward(self, batch: TokenBatch, positions: Tensor, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, laid: LaidOut, *, entropy: bool = False, grad_squares: bool = False, keep_logits: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
         """``log_probs[t]`` and entropy of the distribution that token t is drawn from, both (T,) float32; 0 at tokens
         that were not sampled. The hidden state before token t predicts it, so only those states go through the head.
+        With ``grad_squares`` the squared norm of the gradient of ``log_probs[t]`` in the logits instead.
         """
-        head = self.module.get_output_embeddings()
+        batch, positions = laid.batch, laid.positions
+        head, targets = self.module.get_output_embeddings(), batch.input_ids[positions]
+        states = states_before(self.module, laid)
+        if grad_squares:
+            squares = logit_grad_squares(states, head.weight, targets, temperature=self.temperature, bias=head.bias)
+            return _spread(squares, positions, batch), None
         log_probs, entropies = token_log_probs(
-            states_before(self.module, batch, positions),
+            states,
             head.weight,
-            batch.input_ids[positions],
+            targets,
             temperature=self.temperature,
             entropy=entropy,
             bias=head.bias,
+            keep=keep_logits,
         )
         return _spread(log_probs, positions, batch), None if entropies is None else _spread(entropies, positions, batch)
 
@@ -56,34 +102,23 @@ class ValueForward(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
+    def forward(self, laid: LaidOut) -> Tensor:
         """``values[t]`` is the value of the tokens before t; (T,) float32, 0 at tokens that were not sampled."""
-        hidden = states_before(self.module, batch, positions)
+        hidden = states_before(self.module, laid)
         head = self.module.value_head
         values = head(hidden.to(head.weight.dtype))[:, 0].float()
-        return _spread(values, positions, batch)
+        return _spread(values, laid.positions, laid.batch)
 
 
-def states_before(module: Any, batch: TokenBatch, positions: Tensor) -> Tensor:
-    """(R, H): the last hidden state of the token before each of ``positions`` (R,), rows not seeing each other.
-
-    A prompt that several rows of one group begin with is computed once: with n samples of a prompt of P tokens and
-    responses of R, that is P + n R tokens instead of n (P + R).
-    """
+def states_before(module: Any, laid: LaidOut) -> Tensor:
+    """(R, H): the last hidden state of the token before each sampled one, rows not seeing each other."""
     backbone = backbone_of(module)
     use(backbone)
-    shared = shared_prompts(batch)
-    tokens, wanted = batch.input_ids, positions - 1
-    places = batch.position_ids
-    if shared is not None:
-        tokens, places, wanted = tokens[shared.kept], places[shared.kept], shared.source[wanted]
     output = backbone(
-        input_ids=tokens[None],
-        position_ids=places[None],
-        use_cache=False,
-        packing=Packing.of(batch.cu_seqlens, tokens.device, shared),
+        input_ids=laid.input_ids[None], position_ids=laid.position_ids[None], use_cache=False, packing=laid.packing
     )
-    return output.last_hidden_state[0].index_select(0, wanted)
+    states = output.last_hidden_state[0].index_select(0, laid.wanted)
+    return states.to(backbone.get_input_embeddings().weight.dtype)  # a fast layer hands float32 on
 
 
 def shared_prompts(batch: TokenBatch) -> Shared | None:
@@ -115,7 +150,7 @@ def shared_prompts(batch: TokenBatch) -> Shared | None:
         return None
     number = torch.full_like(place, -1)
     number[kept] = torch.arange(kept.numel(), device=device)
-    return Shared(kept, number[source])
+    return Shared.of(kept, number[source])
 
 
 def _spread(values: Tensor, positions: Tensor, batch: TokenBatch) -> Tensor:

@@ -113,7 +113,7 @@ class Optimizer:
         else:
             self.skipped += 1
             self.skipped_in_a_row += 1
-        self._forget()
+        self.forget()
         if self.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise LaurelError(
                 f"the gradient norm was {norm} in {self.skipped_in_a_row} updates in a row (the last is update "
@@ -143,7 +143,8 @@ class Optimizer:
             total = norms.square().sum().cpu()
         return math.sqrt(self.ranks.sum({"square": float(total)})["square"] / self.copies)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop gradients that were added up."""
         self.gradients.clear()
         for name, parameter in self.parameters.items():
             parameter.grad = None

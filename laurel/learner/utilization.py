@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from laurel.batch.token_batch import TokenBatch
 from laurel.learner.dist import Ranks
-from laurel.learner.forward import shared_prompts
 from laurel.models.load import backbone_of
-from laurel.tracking.flops import mfu, peak_flops, training_flops
+from laurel.tracking.flops import mfu, peak_flops
 
 
 class Utilization:
@@ -39,19 +39,20 @@ class Utilization:
     def start(self) -> None:
         self._flops, self._start = 0.0, time.perf_counter()
 
-    def add(self, micro: TokenBatch) -> None:
-        """A micro-batch goes through forward and backward."""
+    def add(self, flops: float) -> None:
+        """Micro-batches of so many FLOPs went through forward and backward."""
+        self._flops += flops
+
+    def flops(self, micro: TokenBatch, queries: Tensor) -> float:
+        """Of a micro-batch on the CPU; ``queries`` (N,): how many tokens of each row are computed, at its end."""
         if self.peak is None:
-            return
-        counted = micro.select(torch.nonzero(micro.weight.cpu() > 0)[:, 0])
-        if counted.row_count == 0:
-            return
-        shared = shared_prompts(counted)
-        tokens = counted.token_count if shared is None else shared.kept.numel()
-        attention = training_flops(
-            matmul_parameters=0, layers=self.layers, hidden=self.width, lengths=counted.lengths.tolist()
-        )
-        self._flops += attention + 6.0 * self.backbone * tokens + 6.0 * self.head * int(counted.response_mask.sum())
+            return 0.0
+        counted = micro.weight > 0
+        sampled = int((micro.response_mask & counted[micro.row_of_token]).sum())
+        lengths, queries = micro.lengths[counted].double(), queries[counted].double()
+        pairs = float((lengths.square() - (lengths - queries).square()).sum())
+        attention = 6.0 * self.layers * self.width * pairs
+        return attention + 6.0 * self.backbone * float(queries.sum()) + 6.0 * self.head * sampled
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """``perf/mfu/<role>`` since start(), where the peak is known, and the memory of the fullest GPU. Collective."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from laurel.models.devices import moved
 from laurel.types import LaurelError
 
 varlen_attn: Callable[..., Any] | None
@@ -42,10 +43,25 @@ class Shared:
 
     ``kept`` (C,) are the tokens that are computed, among all T; ``source`` (T,) is which of the C computed tokens each
     of the T is. Only attention sees all T, since a token's neighbours are those of its row.
+
+    Computed token c stands for the tokens ``members[offsets[c]:offsets[c + 1]]``; (C + 1,) and (T,).
     """
 
     kept: Tensor
     source: Tensor
+    offsets: Tensor
+    members: Tensor
+
+    @staticmethod
+    def of(kept: Tensor, source: Tensor) -> Shared:
+        """From the kept tokens and the computed token of each of T."""
+        counts = torch.bincount(source, minlength=kept.numel())
+        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Shared(kept, source, offsets, torch.argsort(source, stable=True))
+
+    def to(self, device: torch.device | str) -> Shared:
+        """The same on another device."""
+        return Shared(*(moved(tensor, device) for tensor in (self.kept, self.source, self.offsets, self.members)))
 
 
 @dataclass(frozen=True)
@@ -55,11 +71,14 @@ class Packing:
     ``cu_seqlens`` (N + 1,) int32 and ``max_seqlen`` are what a varlen kernel wants. The CPU lays rows out in
     ``buckets``, padded on the right to P places in all: ``padded`` (P,) is the token at each place (padding repeats
     the row's last token, which no earlier query sees), ``place`` (T,) the place of each token. Both are None when all
-    rows have one length, so that a view does. With ``shared`` the model's tokens are the C computed ones.
+    rows have one length, so that a view does. With ``shared`` the model's tokens are the C computed ones, and
+    ``cu_queries`` (N + 1,) int32 and ``max_queries`` say how many of them lie in each row: the last ones of it.
     """
 
     cu_seqlens: Tensor
     max_seqlen: int
+    cu_queries: Tensor
+    max_queries: int
     buckets: tuple[Bucket, ...] = ()
     padded: Tensor | None = field(default=None, repr=False)
     place: Tensor | None = field(default=None, repr=False)
@@ -71,14 +90,21 @@ class Packing:
         starts = cu_seqlens.to("cpu", torch.int64)
         lengths = starts.diff()
         longest = int(lengths.max())
+        queries, most = starts, longest
+        if shared is not None:
+            queries = torch.searchsorted(shared.kept.cpu(), starts)
+            most = int(queries.diff().max())
         if torch.device(device).type != "cpu":
-            return Packing(starts.to(device, torch.int32, non_blocking=True), longest, shared=shared)
+            shared = None if shared is None else shared.to(device)
+            cu, cu_queries = (moved(x.int(), device) for x in (starts, queries))
+            return Packing(cu, longest, cu_queries, most, shared=shared)
+        bounds = (starts.int(), longest, queries.int(), most)
         if bool((lengths == longest).all()):
-            return Packing(starts.int(), longest, (Bucket(lengths.numel(), longest),), shared=shared)
+            return Packing(*bounds, (Bucket(lengths.numel(), longest),), shared=shared)
         buckets, padded, own = _lay_out(starts[:-1], lengths)
         place = torch.empty(int(starts[-1]), dtype=torch.int64)
         place[padded[own]] = own.nonzero()[:, 0]
-        return Packing(starts.int(), longest, buckets, padded, place, shared)
+        return Packing(*bounds, buckets, padded, place, shared)
 
 
 def _lay_out(starts: Tensor, lengths: Tensor) -> tuple[tuple[Bucket, ...], Tensor, Tensor]:
@@ -170,13 +196,18 @@ def packed_attention(
     q, k, v = (x.transpose(1, 2)[0] for x in (query, key, value))  # (T, H, D)
     if dropout and q.device.type != "cpu":
         raise LaurelError(f"attention_dropout={dropout}: packed attention on a GPU has no dropout; set it to 0")
-    if packing.shared is not None:
-        q, k, v = (x.index_select(0, packing.shared.source) for x in (q, k, v))
-    on_cpu = q.device.type == "cpu"
-    out = _on_cpu(q, k, v, packing, scaling, dropout) if on_cpu else _varlen(q, k, v, packing, scaling)
-    if packing.shared is not None:
-        out = out.index_select(0, packing.shared.kept)
+    out = attend_rows(q, k, v, packing, scaling, dropout)
     return out[None], None
+
+
+def attend_rows(q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float | None, dropout: float = 0.0) -> Tensor:
+    """Query (T, Hq, D), key and value (T, Hkv, D) to (T, Hq, D), causal within each row of ``packing``; C computed
+    tokens instead of T with ``packing.shared``."""
+    shared = packing.shared
+    if shared is not None:
+        q, k, v = (x.index_select(0, shared.source) for x in (q, k, v))
+    out = _on_cpu(q, k, v, packing, scale, dropout) if q.device.type == "cpu" else _varlen(q, k, v, packing, scale)
+    return out if shared is None else out.index_select(0, shared.kept)
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float | None, dropout: float) -> Tensor:
@@ -199,13 +230,15 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float | None, dropout: float
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float | None) -> Tensor:
+    longest, cu = packing.max_seqlen, packing.cu_seqlens
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    if half and not torch.is_grad_enabled():
+        return flash(q, k, v, (cu, cu), (longest, longest), scale)[0]
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         # enable_gqa of varlen_attn is newer than varlen_attn itself
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    longest = packing.max_seqlen
-    if varlen_attn is not None and q.dtype in (torch.bfloat16, torch.float16):
-        cu = packing.cu_seqlens
+    if half and varlen_attn is not None:
         return varlen_attn(q, k, v, cu, cu, longest, longest, scale=scale, window_size=(-1, 0))
     starts = packing.cu_seqlens.tolist()
     rows = []
@@ -213,6 +246,35 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float | No
         a, b, c = (x[start:end].transpose(0, 1)[None] for x in (q, k, v))
         rows.append(_causal(a, b, c, scale, 0.0)[0].transpose(0, 1))
     return torch.cat(rows)
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, cu: tuple[Tensor, Tensor], longest: tuple[int, int], scale: float | None
+) -> tuple[Tensor, ...]:
+    """PyTorch's flash attention on a GPU, causal from the ends of rows: query (Tq, Hq, D), key and value (Tk, Hkv, D),
+    with the rows' bounds and longest row of each. The output, and what ``flash_gradients`` wants to know.
+
+    The operators beneath ``varlen_attn``: unlike it they take fewer key heads than query heads in every version.
+    """
+    found = torch.ops.aten._flash_attention_forward(q, k, v, *cu, *longest, 0.0, True, False, scale=scale)
+    return tuple(found[:4])
+
+
+def flash_gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    found: tuple[Tensor, ...],
+    cu: tuple[Tensor, Tensor],
+    longest: tuple[int, int],
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in q, k and v; ``found`` is what ``flash`` returned."""
+    out, normalizer, state, unused = found
+    return torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, out, normalizer, *cu, *longest, 0.0, True, state, unused, scale=scale
+    )
 
 
 def register() -> None:

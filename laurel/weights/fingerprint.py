@@ -47,8 +47,22 @@ def tensor_checksum(tensor: Tensor) -> int:
 
 def fingerprint(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]], version: int) -> Fingerprint:
     """The fingerprint of named tensors as they lie in memory."""
-    items = tensors.items() if isinstance(tensors, Mapping) else tensors
-    return Fingerprint(version, {name: tensor_checksum(tensor) for name, tensor in items})
+    return Fingerprint(version, checksums(dict(tensors)))
+
+
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """``tensor_checksum`` of each. A GPU is waited for once, not once for each tensor."""
+    on_gpu = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
+    found = {name: tensor_checksum(tensor) for name, tensor in tensors.items() if name not in on_gpu}
+    if on_gpu:
+        from laurel.weights.fingerprint_triton import add_checksum
+
+        device = next(iter(on_gpu.values())).device
+        totals = torch.zeros(len(on_gpu), dtype=torch.int64, device=device)
+        for total, tensor in zip(totals, on_gpu.values(), strict=True):
+            add_checksum(_words(tensor), total, _PERIOD)
+        found |= {name: total % (1 << 64) for name, total in zip(on_gpu, totals.tolist(), strict=True)}
+    return {name: found[name] for name in tensors}
 
 
 def _words(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laurel.types import Fingerprint, LaurelError
 from laurel.weights.buckets import BUCKET_BYTES, buckets, named_weights, tied_names
-from laurel.weights.fingerprint import tensor_checksum
+from laurel.weights.fingerprint import checksums
 
 
 class HoldsWeights(Protocol):
@@ -30,7 +30,7 @@ class SameMemory:
 
     async def publish(self, engine: HoldsWeights, version: int) -> None:
         held = await engine.load_weights(version, None)
-        sent = {name: tensor_checksum(tensor) for name, tensor in named_weights(self.module).items()}
+        sent = checksums(named_weights(self.module))
         verify(Fingerprint(version, sent), held, tied_names(self.module))
 
 
@@ -55,7 +55,7 @@ class Buckets:
     def _watched(self, sent: dict[str, int]) -> Iterator[dict[str, Tensor]]:
         """The buckets, fingerprinted before they are handed over."""
         for bucket in buckets(self.module, dtype=self.dtype, device=self.device, bucket_bytes=self.bucket_bytes):
-            sent.update({name: tensor_checksum(tensor) for name, tensor in bucket.items()})
+            sent.update(checksums(bucket))
             yield bucket
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from laurel.models.slots import Run, SlotCache, SlotStep
 from laurel.rollout.engine import EngineError
 from laurel.rollout.native.sampling import sample, signed, uniforms
-from laurel.rollout.native.waiting import Admitted, Sequence
+from laurel.rollout.native.waiting import Admitted, Sequence, Waiting
 from laurel.types import FinishReason
 
 
@@ -57,6 +57,15 @@ class Batch:
     _saved: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Cache and logits (1, V) of the prompt that was admitted in part; its other samples start from there."""
 
+    @property
+    def preempted(self) -> list[Sequence]:
+        """Nobody: a slot has room for a whole sequence."""
+        return []
+
+    def admit(self, waiting: Waiting) -> list[Admitted]:
+        """Take from ``waiting`` what has room in slots."""
+        return waiting.take(self.cache.slots - len(self.live))
+
     def step(self, admitted: list[Admitted]) -> list[tuple[Sequence, FinishReason]]:
         """Give every live and every admitted sequence its next token; those that ended with it, with the reason."""
         logits = self._compute(admitted)
@@ -79,7 +88,7 @@ class Batch:
     def _compute(self, admitted: list[Admitted]) -> Tensor:
         """Logits (n, V) of the next token of every live sequence, then of every admitted one."""
         homes = list(accumulate((len(group.sequences) for group in admitted), initial=len(self.live)))
-        new = [(home, group.prompt_ids) for home, group in zip(homes, admitted, strict=False)]
+        new = [(home, group.context_ids) for home, group in zip(homes, admitted, strict=False)]
         decoded, prefilled = self._forwards([(home, prompt) for home, prompt in new if prompt not in self._saved])
         rows = [] if decoded is None else [decoded]
         for home, group in zip(homes, admitted, strict=False):
@@ -93,18 +102,18 @@ class Batch:
 
         The prompt's logits (1, V) are returned; prompt and logits are saved while others of the group wait.
         """
-        length = len(group.prompt_ids)
+        length = len(group.context_ids)
         if prefilled is None:
-            tokens, logits = self._saved[group.prompt_ids]
+            tokens, logits = self._saved[group.context_ids]
             for slot in slots:
                 self.cache.write(slot, tokens)
         else:
             logits = prefilled
             self.cache.copy(slots[0], list(slots[1:]), length)
             if group.more:
-                self._saved[group.prompt_ids] = (self.cache.read(slots[0], length), logits.clone())
+                self._saved[group.context_ids] = (self.cache.read(slots[0], length), logits.clone())
         if not group.more:
-            self._saved.pop(group.prompt_ids, None)
+            self._saved.pop(group.context_ids, None)
         return logits
 
     def _forwards(self, prompts: list[tuple[int, tuple[int, ...]]]) -> tuple[Tensor | None, dict[int, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +14,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from laurel.models.decoder import Decoder, NotServed
 from laurel.models.packed_linear import PackedLinears
+from laurel.models.paged import PAGE, PagedCache, pages_for
 from laurel.models.slots import SlotCache, cache_shape, serving
 from laurel.rollout.engine import EngineError
 from laurel.rollout.native.batch import Batch, Counters
+from laurel.rollout.native.paged_batch import PagedBatch
+from laurel.rollout.native.state import MOST_STOPS
 from laurel.rollout.native.waiting import Sequence as Pending
 from laurel.rollout.native.waiting import Waiting
 from laurel.types import Completion, Fingerprint, FinishReason, Request
 from laurel.weights.fingerprint import fingerprint
 
+logger = logging.getLogger("laurel")
 # Requests of one batch come one by one. An idle engine starts when none came for this long, so that it admits them
 # together and computes a shared prompt once.
 _QUIET_S = 0.002
@@ -31,8 +37,10 @@ _PACK_FROM_TOKENS = 16
 
 
 class NativeEngine:
-    """Continuous batching over ``max_slots`` slots of ``max_len`` tokens, on the module that it is given.
+    """Continuous batching over ``max_slots`` slots of at most ``max_len`` tokens, on the module that it is given.
 
+    On a GPU a Llama-like model decodes in CUDA graphs over a paged cache of ``cache_tokens`` tokens; elsewhere, and for
+    other models, through its own forward pass over whole slots. ``paged`` decides between them; None as said.
     ``module`` is a Hugging Face causal language model; it may be the learner's own, which must not be used while
     requests are pending. ``prefill_tokens`` bounds the prompt tokens of one forward. Awake from the start.
     """
@@ -45,24 +53,34 @@ class NativeEngine:
         max_len: int,
         stop_token_ids: Sequence[int],
         prefill_tokens: int = 8192,
+        cache_tokens: int | None = None,
+        paged: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
-        for name, value in (("max_slots", max_slots), ("max_len", max_len), ("prefill_tokens", prefill_tokens)):
+        cache_tokens = cache_tokens or max_slots * pages_for(max_len) * PAGE
+        for name, value in (
+            ("max_slots", max_slots),
+            ("max_len", max_len),
+            ("prefill_tokens", prefill_tokens),
+            ("cache_tokens", cache_tokens),
+        ):
             if value < 1:
                 raise EngineError(f"{name}={value}: must be at least 1")
         parameter = next(module.parameters())
         self.module, self.max_slots, self.max_len = module, max_slots, max_len
         self.stop_token_ids, self.prefill_tokens = frozenset(stop_token_ids), prefill_tokens
+        self.cache_tokens = cache_tokens
         self.dtype, self.device = dtype or parameter.dtype, torch.device(device or parameter.device)
         self.policy_version = 0
         self.counters = Counters(max_slots)
         self._linears = PackedLinears(module)
         self._shape = cache_shape(module, max_len)
+        self._decoder = self._decoder_of(module, paged)
         self._threads = torch.get_num_threads()
         self._changed = threading.Condition()
         self._waiting = Waiting()
-        self._batch: Batch | None = None
+        self._batch: Batch | PagedBatch | None = None
         self._pending: dict[str, Pending] = {}
         self._aborted: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -116,6 +134,11 @@ class NativeEngine:
             self._changed.notify_all()
 
     @property
+    def batch_kind(self) -> Literal["slots", "paged"]:
+        """Whether sequences lie in whole slots, through the module's own forward pass, or in pages."""
+        return "slots" if self._decoder is None else "paged"
+
+    @property
     def pending(self) -> int:
         """Requests submitted and not answered."""
         return len(self._pending)
@@ -126,6 +149,9 @@ class NativeEngine:
             raise EngineError(f"request {request.id!r} has an empty prompt; give it at least one token")
         if wanted < 1:
             raise EngineError(f"request {request.id!r}: max_tokens={wanted}; must be at least 1")
+        stops = len(self._stops(request))
+        if self._decoder is not None and stops > MOST_STOPS:
+            raise EngineError(f"request {request.id!r} has {stops} stop tokens; at most {MOST_STOPS} are looked for")
         if prompt + wanted > self.max_len:
             raise EngineError(
                 f"request {request.id!r}: {prompt} prompt tokens plus max_tokens={wanted} exceed max_len={self.max_len}"
@@ -141,6 +167,8 @@ class NativeEngine:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread may not have what its parent set
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
         while self._gather():
             try:
                 self._pack_if_it_pays()
@@ -183,12 +211,15 @@ class NativeEngine:
             if aborted:
                 ended += [(sequence, "abort") for sequence in self._waiting.remove(aborted)]
                 ended += [(sequence, "abort") for sequence in batch.drop(aborted)]
-            admitted = self._waiting.take(self.max_slots - len(batch.live))
+            admitted = batch.admit(self._waiting)
         if admitted or batch.live:
             ended += batch.step(admitted)
         with self._changed:
             for sequence, _ in ended:
                 del self._pending[sequence.request.id]
+            for sequence in batch.preempted:
+                self._waiting.add_first(sequence)
+            batch.preempted.clear()
             self._aborted.intersection_update(self._pending)
         return ended
 
@@ -246,8 +277,10 @@ class NativeEngine:
         """Free the KV cache, and on a CPU the packed weights."""
         with self._changed:
             self._refuse_if_pending("sleep")
-            self._batch = None
+            self._batch = None  # and with it the graphs, which hold addresses
             self._linears.forget()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
 
     async def wake(self, what: Literal["weights", "cache"]) -> None:
         """Allocate the KV cache again. Weights never leave: they are the module's."""
@@ -265,7 +298,31 @@ class NativeEngine:
             self._thread.join()
             atexit.unregister(self.close)
 
+    def _decoder_of(self, module: nn.Module, paged: bool | None) -> Decoder | None:
+        """The fast forward pass on a GPU, if there is one for this model."""
+        if paged is False or (paged is None and self.device.type != "cuda"):
+            return None
+        try:
+            return Decoder(module, self.max_len)
+        except NotServed as reason:
+            if paged:
+                raise
+            logger.warning(
+                "%s decodes several times slower than it could, through its own forward pass: %s",
+                type(module).__name__,
+                reason,
+            )
+            return None
+
     def _allocate(self) -> None:
+        if self._decoder is not None:
+            # One page is nobody's, and one lets a prompt be copied for the last of its samples
+            pages = min(self.cache_tokens // PAGE, self.max_slots * pages_for(self.max_len)) + 2
+            paged = PagedCache(self._shape, pages=pages, dtype=self.dtype, device=self.device)
+            self._batch = PagedBatch(
+                self._decoder, paged, self.max_slots, self.max_len, self.prefill_tokens, self.counters
+            )
+            return
         cache = SlotCache(self._shape, slots=self.max_slots, max_len=self.max_len, dtype=self.dtype, device=self.device)
         self._batch = Batch(self.module, cache, self.prefill_tokens, self.counters)
 

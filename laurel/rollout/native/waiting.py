@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -18,6 +19,11 @@ class Sequence:
     future: Future[Completion] = field(default_factory=Future)
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def context_ids(self) -> tuple[int, ...]:
+        """What must be in the cache before the next token: prompt and what was sampled."""
+        return self.request.prompt_ids + tuple(self.token_ids) if self.token_ids else self.request.prompt_ids
 
     @property
     def position(self) -> int:
@@ -53,8 +59,8 @@ class Admitted:
     more: bool
 
     @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        return self.sequences[0].request.prompt_ids
+    def context_ids(self) -> tuple[int, ...]:
+        return self.sequences[0].context_ids
 
 
 class Waiting:
@@ -65,20 +71,34 @@ class Waiting:
         self.count = 0
 
     def add(self, sequence: Sequence) -> None:
-        self._by_prompt.setdefault(sequence.request.prompt_ids, deque()).append(sequence)
+        self._by_prompt.setdefault(sequence.context_ids, deque()).append(sequence)
         self.count += 1
 
-    def take(self, most: int) -> list[Admitted]:
-        """Up to ``most`` sequences. Only the last of the list can have ``more``."""
+    def add_first(self, sequence: Sequence) -> None:
+        """One that had begun goes on before others begin."""
+        self.add(sequence)
+        self._by_prompt.move_to_end(sequence.context_ids, last=False)
+
+    def take(self, most: int, fits: Callable[[tuple[int, ...], int], int] | None = None) -> list[Admitted]:
+        """Up to ``most`` sequences. Only the last of the list can have ``more``.
+
+        ``fits`` says how many of so many sequences with one context there is room for.
+        """
         taken: list[Admitted] = []
         while most and self._by_prompt:
             prompt, queue = next(iter(self._by_prompt.items()))
-            siblings = [queue.popleft() for _ in range(min(most, len(queue)))]
+            wanted = min(most, len(queue))
+            count = wanted if fits is None else fits(prompt, wanted)
+            if not count:
+                break
+            siblings = [queue.popleft() for _ in range(count)]
             if not queue:
                 del self._by_prompt[prompt]
             most -= len(siblings)
             self.count -= len(siblings)
             taken.append(Admitted(siblings, more=bool(queue)))
+            if count < wanted:
+                break
         return taken
 
     def remove(self, ids: frozenset[str]) -> list[Sequence]:

@@ -40,7 +40,7 @@ def test_gradients_are_near_those_of_float32(model, monkeypatch):
 
     def catch():
         found.update({name: value.clone() for name, value in actor.optimizer.gradients.items()})
-        actor.optimizer._forget()
+        actor.optimizer.forget()
         return Step(0.0, 0.0, False)
 
     monkeypatch.setattr(actor.optimizer, "step", catch)

@@ -27,6 +27,21 @@ def test_log_probs_are_those_of_the_plain_model_aligned_to_the_token(model):
     torch.testing.assert_close(torch.cat(halves), whole, atol=1e-5, rtol=0)
 
 
+def test_logit_grad_squares_are_those_of_the_plain_model(model):
+    batch = make_batch()
+    found = PolicyLearner("actor", make_config(model)).logit_grad_squares([batch])[0]
+    plain = AutoModelForCausalLM.from_pretrained(model)
+    for row, start in enumerate(starts()[:-1]):
+        ids = batch.input_ids[start : start + LENGTHS[row]]
+        with torch.no_grad():
+            logits = plain(ids[None]).logits[0] / 0.7  # the config's temperature
+        leaf = logits.requires_grad_()
+        sampled = torch.arange(PROMPTS[row], LENGTHS[row])
+        leaf.log_softmax(-1)[sampled - 1, ids[sampled]].sum().backward()
+        torch.testing.assert_close(found[start + sampled], leaf.grad[sampled - 1].square().sum(-1), atol=1e-5, rtol=0)
+        assert found[start : start + PROMPTS[row]].tolist() == [0.0] * PROMPTS[row]
+
+
 def test_values_are_of_the_state_before_the_token(model):
     batch = make_batch()
     critic = ValueLearner(make_config(model))

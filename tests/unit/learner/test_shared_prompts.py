@@ -6,7 +6,7 @@ from unit.learner.learner_cases import make_config
 
 from laurel.batch.pack import rank_shares
 from laurel.batch.token_batch import TokenBatch
-from laurel.learner.forward import shared_prompts
+from laurel.learner.forward import lay_out, shared_prompts
 from laurel.learner.learner import PolicyLearner, ValueLearner
 
 
@@ -74,7 +74,7 @@ def test_gradients_equal_those_of_rows_that_share_nothing(model, make):
             torch.nn.init.normal_(learner.module.value_head.weight)
         (mini,) = rank_shares(rows, 1, 1000)
         (micro,) = mini.micro_batches
-        loss, _ = learner._loss(micro, mini)
+        loss, _ = learner._loss(lay_out(micro, learner.device), mini)
         loss.backward()
         return [p.grad for p in learner.module.parameters() if p.grad is not None]
 

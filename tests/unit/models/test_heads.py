@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from laurel.models.heads import chunk_tokens, token_log_probs
+from laurel.models.heads import chunk_tokens, logit_grad_squares, token_log_probs
 
 
 def random(*shape, seed=0, dtype=torch.float64):
@@ -19,6 +19,24 @@ def test_hand_worked_example():
     sharper, nothing = token_log_probs(hidden, weight, targets, temperature=0.5)
     torch.testing.assert_close(sharper.exp(), torch.tensor([0.1, 0.9]))
     assert nothing is None
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_logit_grad_squares_are_the_squared_gradients_of_the_log_probs(chunk):
+    hidden, weight, bias = random(7, 5), random(11, 5, seed=1), random(11, seed=2)
+    targets = torch.tensor([0, 10, 3, 3, 7, 1, 9])
+    logits = ((hidden @ weight.t() + bias) / 0.7).requires_grad_()
+    logits.log_softmax(-1).gather(-1, targets[:, None]).sum().backward()
+    found = logit_grad_squares(hidden, weight, targets, temperature=0.7, chunk=chunk, bias=bias)
+    torch.testing.assert_close(found, logits.grad.square().sum(-1))
+
+
+def test_logit_grad_squares_worked_example():
+    """p = (1/4, 3/4): 1 - 2/4 + 10/16, and 1 - 6/4 + 10/16."""
+    hidden, weight = torch.ones(2, 1), torch.tensor([[0.0], [3.0]]).log().nan_to_num(neginf=0.0)
+    found = logit_grad_squares(hidden, weight, torch.tensor([0, 1]))
+    torch.testing.assert_close(found, torch.tensor([1.125, 0.125]))
+    assert logit_grad_squares(hidden[:0], weight, torch.zeros(0, dtype=torch.int64)).shape == (0,)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])

@@ -15,14 +15,15 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def engine():
-    """Makes engines, and closes them after the test."""
+@pytest.fixture(params=[False, True], ids=["slots", "paged"])
+def engine(request):
+    """Makes engines, and closes them after the test: of either kind, which must answer alike."""
     from laurel.rollout.native.engine import NativeEngine
 
     made = []
 
     def make(module, *, max_slots=4, max_len=96, stop_token_ids=(), **more):
+        more = {"paged": request.param, **more}
         made.append(NativeEngine(module, max_slots=max_slots, max_len=max_len, stop_token_ids=stop_token_ids, **more))
         return made[-1]
 
