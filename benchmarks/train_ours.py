@@ -27,6 +27,7 @@ from laurel.config.tree import Config
 from laurel.learner.dist import join
 from laurel.learner.learner import PolicyLearner
 from laurel.tracking.flops import peak_flops
+from laurel.trainer.fit_run import fit_run
 from laurel.types import Group, Prompt, Score, Trajectory, Turn
 
 
@@ -131,9 +132,17 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of the product")
     args = parser.parse_args()
     place, work, fields = args.device or default_device(), works(args.size)["G"], fields_of(args.model)
-    config = settings_of(args.folder, work, place, args.set)
+    free = torch.cuda.mem_get_info()[0] if place == "cuda" else 0
     show("device", side="ours", device=device(), settings=args.set)
+    fit = fit_run(
+        settings_of(args.folder, work, place, args.set),
+        free,
+        validation_rows=0,
+        say=lambda line: show("plan", side="ours", line=line),
+    )
+    config = fit.config
     learner = PolicyLearner("actor", config, ranks=join(rank=0, world=1, meeting=None, device=place), total_updates=100)
+    learner.keep_logits = fit.keep_logits
     batch = batch_of(work, fields["vocab_size"])
     for budget in args.budgets:
         tokens = config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu if budget == "product" else int(budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -129,3 +129,23 @@ def _walk(section: Section, prefix: str) -> Iterator[Leaf]:
         else:
             sentence = " ".join((field.description or "").split())
             yield Leaf(prefix + name, field.annotation, value, sentence)
+
+
+def value_of(config: Config, path: str) -> Any:
+    """The value of a setting by its dotted path."""
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def replaced(config: Config, values: Mapping[str, Any]) -> Config:
+    """``config`` with other values of some settings, by dotted path."""
+    for path, value in values.items():
+        config = _replaced(config, path.split("."), value)
+    return config
+
+
+def _replaced(section: Any, names: Sequence[str], value: Any) -> Any:
+    first, *rest = names
+    return section.model_copy(update={first: _replaced(getattr(section, first), rest, value) if rest else value})

@@ -29,6 +29,31 @@ def visible_gpus(environ: Mapping[str, str] | None = None, devices: Path = Path(
     return count
 
 
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that processes may still take, caches that the system would drop included; half of all where unknown."""
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def gpu_memory(environ: Mapping[str, str] | None = None) -> int | None:
+    """Bytes of the smallest NVIDIA GPU that a process started now would see; None where the driver's tool is not."""
+    environ = os.environ if environ is None else environ
+    tool, visible = shutil.which("nvidia-smi"), environ.get("CUDA_VISIBLE_DEVICES")
+    if tool is None or visible == "":
+        return None
+    command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    if visible is not None:
+        command.append(f"--id={visible}")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT, check=False)
+        return min((int(line) << 20 for line in answer.stdout.splitlines()), default=None)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+
+
 def _listed_by_nvidia_smi() -> int:
     """Where devices have no /dev/nvidiaN (WSL), the driver's tool still lists them."""
     tool = shutil.which("nvidia-smi")

@@ -65,7 +65,7 @@ class Model(Section):
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     enable_gradient_checkpointing: bool | None = None
-    """Recompute activations in the backward pass instead of keeping them; null only if memory needs it, and on a CPU."""
+    """Recompute activations in the backward pass; null does on a CPU, and on a GPU only if memory needs it."""
     custom_chat_template: str | None = None
     """Jinja chat template used instead of the tokenizer's own."""
     override_config: dict[str, Any] = {}

@@ -86,7 +86,7 @@ class _Learner:
                 total_updates=total_updates,
                 ranks=ranks,
                 copies=self.copies,
-                offload=fsdp.optimizer_offload,
+                offload=bool(fsdp.optimizer_offload) and not (fsdp.param_offload and ranks.world > 1),
             )
 
     def _update(self, mini_batches: Iterable[MiniBatch]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from laurel.config.tree import Optim
 from laurel.learner.dist import Ranks
+from laurel.learner.offload import Offloaded
 from laurel.learner.parallelize import local
 from laurel.types import LaurelError
 
@@ -51,6 +52,7 @@ class Optimizer:
     storage. Sharded parameters are updated shard by shard: every rank steps on its own part.
 
     ``copies`` is how many ranks hold the same shard (HSDP's replicas), by which sums over all ranks are divided.
+    ``offload``: moments, and masters that are no parameters, lie in CPU memory but for the part that is stepped on.
     """
 
     def __init__(
@@ -58,29 +60,39 @@ class Optimizer:
         copies: int = 1, offload: bool = False,
     ):  # fmt: skip
         self.optim, self.total_updates, self.ranks, self.copies = optim, total_updates, ranks, copies
-        self.offload = offload and ranks.device.type != "cpu"
         self.updates = 0  # made or skipped: what the schedule counts
         self.skipped = 0
         self.skipped_in_a_row = 0
         self.parameters = {name: p for name, p in parameters if p.requires_grad}
         self.masters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}  # float32 sums, for parameters that are not float32
+        self.offloaded = self._offloaded() if offload and ranks.device.type != "cpu" else None
+        moments: dict[str, list[Tensor]] = {}
         for name, parameter in self.parameters.items():
             part = local(parameter.detach())
-            self.masters[name] = part if part.dtype == torch.float32 else part.float()
+            self.masters[name], moments[name] = self._state(name, part)
             if part.dtype != torch.float32:
                 parameter.register_post_accumulate_grad_hook(self._collect(name))
         fused = all(master.device.type in ("cpu", "cuda") for master in self.masters.values())
         self.adam = torch.optim.AdamW(
             list(self.masters.values()), lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=fused
         )
-        for master in self.masters.values():
-            self.adam.state[master] = {
-                "step": torch.zeros((), dtype=torch.float32, device=master.device),
-                "exp_avg": torch.zeros_like(master),
-                "exp_avg_sq": torch.zeros_like(master),
-            }
-        self._to_cpu()
+        for name, master in self.masters.items():
+            step = torch.zeros((), dtype=torch.float32, device=local(self.parameters[name]).device)
+            self.adam.state[master] = {"step": step, **dict(zip(_MOMENTS, moments[name], strict=True))}
+
+    def _state(self, name: str, part: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Master and moments. A float32 part of the parameter is its own master."""
+        if self.offloaded is None:
+            return part.float(), [torch.zeros_like(part, dtype=torch.float32) for _ in _MOMENTS]
+        *own, first, second = self.offloaded.tensors[name]
+        return own[0].copy_(part) if own else part, [first, second]
+
+    def _offloaded(self) -> Offloaded:
+        """Room for moments, and for masters that are no parameters."""
+        parts = {name: local(parameter.detach()) for name, parameter in self.parameters.items()}
+        shapes = {name: [part.shape] * (2 if part.dtype == torch.float32 else 3) for name, part in parts.items()}
+        return Offloaded(shapes, next(iter(parts.values())).device)
 
     def _collect(self, name: str) -> Callable[[nn.Parameter], None]:
         def add(parameter: nn.Parameter) -> None:
@@ -99,17 +111,16 @@ class Optimizer:
 
         A gradient that is not finite changes nothing and is counted; after three in a row LaurelError is raised.
         """
+        gradients = dict(self.gradients)
         for name, parameter in self.parameters.items():
-            gradient = self.gradients.get(name)
-            if gradient is None and parameter.grad is not None:
-                gradient = local(parameter.grad)
-            self.masters[name].grad = gradient
-        norm = self._norm()
+            if name not in gradients and parameter.grad is not None:
+                gradients[name] = local(parameter.grad)
+        norm = self._norm(list(gradients.values()))
         rate = learning_rate(self.optim, self.updates, self.total_updates)
         self.updates += 1
         if math.isfinite(norm):
             self.skipped_in_a_row = 0
-            self._apply(norm, rate)
+            self._apply(gradients, norm, rate)
         else:
             self.skipped += 1
             self.skipped_in_a_row += 1
@@ -121,22 +132,26 @@ class Optimizer:
             )
         return Step(norm, rate, not math.isfinite(norm))
 
-    def _apply(self, norm: float, rate: float) -> None:
+    def _apply(self, gradients: dict[str, Tensor], norm: float, rate: float) -> None:
         if norm > self.optim.clip_grad:
-            gradients = [m.grad for m in self.masters.values() if m.grad is not None]
-            torch._foreach_mul_(gradients, self.optim.clip_grad / (norm + 1e-6))
-        self.adam.param_groups[0]["lr"] = rate
-        self._to_device()
-        self.adam.step()
-        self._to_cpu()
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if parameter.dtype != torch.float32:
-                    local(parameter).copy_(self.masters[name])
+            torch._foreach_mul_(list(gradients.values()), self.optim.clip_grad / (norm + 1e-6))
+        (settings,) = self.adam.param_groups
+        settings["lr"] = rate
+        for names in self.offloaded.parts() if self.offloaded else (tuple(self.masters),):
+            settings["params"] = [self.masters[name] for name in names]
+            for name in names:
+                self.masters[name].grad = gradients.get(name)
+            self.adam.step()
+            with torch.no_grad():
+                for name in names:
+                    self.masters[name].grad = None
+                    if self.parameters[name].dtype != torch.float32:
+                        local(self.parameters[name]).copy_(self.masters[name])
+        settings["params"] = list(self.masters.values())
 
-    def _norm(self) -> float:
+    def _norm(self, gradients: list[Tensor]) -> float:
         """L2 norm of the whole gradient. Summed in float64 so that it does not depend on how it is sharded."""
-        gradients = [m.grad for m in self.masters.values() if m.grad is not None and m.grad.numel()]
+        gradients = [gradient for gradient in gradients if gradient.numel()]
         total = torch.zeros((), dtype=torch.float64)
         if gradients:
             norms = torch.stack([norm.double() for norm in torch._foreach_norm(gradients)])
@@ -146,23 +161,8 @@ class Optimizer:
     def forget(self) -> None:
         """Drop gradients that were added up."""
         self.gradients.clear()
-        for name, parameter in self.parameters.items():
+        for parameter in self.parameters.values():
             parameter.grad = None
-            self.masters[name].grad = None
-
-    def _to_cpu(self) -> None:
-        if self.offload:
-            self._move_moments("cpu")
-
-    def _to_device(self) -> None:
-        if self.offload:
-            self._move_moments(None)
-
-    def _move_moments(self, device: str | None) -> None:
-        """None is where each master is: on the CPU too if parameters are offloaded as well."""
-        for master, state in self.adam.state.items():
-            for name in _MOMENTS:
-                state[name] = state[name].to(device or master.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, this rank's parts: ``param/NAME`` (the masters) and ``exp_avg/NAME``,

@@ -130,6 +130,7 @@ _PERF = [
     Metric("perf/mfu/actor", "fraction", "mean", "Actor update FLOPs (no embedding look-up) / time / ranks / peak."),
     Metric("perf/mfu/critic", "fraction", "mean", "Critic update FLOPs (no embedding look-up) / time / ranks / peak."),
     Metric("perf/max_memory_allocated_gb", "GiB", "max", "Most GPU memory that tensors took on any rank."),
+    Metric("perf/predicted_memory_gb", "GiB", "max", "Most GPU memory that tensors were predicted to take on a rank."),
     Metric("perf/max_memory_reserved_gb", "GiB", "max", "Most GPU memory that the allocator held on any rank."),
     Metric("rollout/tokens_per_second", "tokens/s", "mean", "Sampled tokens of all engines / timing_s/gen."),
     Metric("rollout/discarded_tokens", "tokens", "sum", "Sampled for dropped groups and greedy baselines."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from laurel.tracking.loggers import build_loggers
 from laurel.tracking.timer import Timer
 from laurel.trainer.cadence import Cadence, ValidationCadence, total_steps
 from laurel.trainer.checkpoints import find_checkpoint, restore
+from laurel.trainer.fit_run import fit_run
 from laurel.trainer.gauge import build_gauge
 from laurel.trainer.report import Report, say
 from laurel.trainer.roles import (
@@ -38,6 +39,7 @@ from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError, Prompt
 from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
+from laurel.workers.fit import Fit
 from laurel.workers.group import WorkerGroup
 from laurel.workers.host import Updates
 from laurel.workers.rollout_client import rollout_clients
@@ -57,6 +59,15 @@ class Prepared:
     algo: Algorithm
     total_steps: int
     checkpoint_dir: Path
+    predicted_memory: float | None = None
+
+    def fit(self, free: int) -> Fit:
+        """The settings for ranks whose GPUs have ``free`` bytes. Raises LaurelError if they cannot do."""
+        return fit_run(self.config, free, validation_rows=len(self.val_prompts), say=say)
+
+    def as_fitted(self, fit: Fit) -> Prepared:
+        """With the settings that the ranks have."""
+        return replace(self, config=fit.config, predicted_memory=fit.predicted)
 
     @property
     def updates(self) -> Updates:
@@ -214,6 +225,7 @@ def _report(prepared: Prepared, timer: Timer, ranks: int, *, resumed_step: int |
         rows_per_epoch=max(1, len(prepared.train_prompts)),
         validation_dir=validation_dir,
         rollout_dir=Path(trainer.rollout_data_dir) if trainer.rollout_data_dir else None,
+        predicted_memory=prepared.predicted_memory,
     )
 
 

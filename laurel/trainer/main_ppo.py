@@ -13,6 +13,7 @@ from laurel.config.load import Reading, read
 from laurel.config.usage import help_text, list_keys
 from laurel.preflight.check import check_all, check_fetched
 from laurel.tracking.console import stamped
+from laurel.trainer.misfit import check as check_memory
 from laurel.trainer.plan import describe
 from laurel.types import ConfigError, LaurelError, Problem
 
@@ -62,7 +63,8 @@ def _train(reading: Reading, *, dry_run: bool) -> int:
     loaded = reading.loaded
     for note in loaded.notes:
         print(f"note: {note}")
-    later = [problem for problem in check_all(loaded.config) if not _follows(problem, reading.suspects)]
+    found = [*check_all(loaded.config), *check_memory(loaded.config)]
+    later = [problem for problem in found if not _follows(problem, reading.suspects)]
     problems = [*reading.problems, *later]
     if dry_run:
         for problem in problems:

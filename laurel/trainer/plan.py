@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from laurel.config.keys import leaves, show
+from laurel.config.keys import leaves, show, value_of
 from laurel.config.load import Loaded
 from laurel.config.tree import Config
 from laurel.data.table import DataError, count_rows
 from laurel.trainer.cadence import total_steps
-from laurel.trainer.memory import GIB, estimate
+from laurel.trainer.memory_rows import memory_rows
 
 Row = tuple[str, str]
 
@@ -30,7 +30,7 @@ def resolved_tree(loaded: Loaded) -> str:
         lines.append(f"  {group}")
         for path in members:
             mark = "*" if path in loaded.given else " "
-            lines.append(f"  {mark} {path.removeprefix(group + '.')} = {show(_value(loaded.config, path))}")
+            lines.append(f"  {mark} {path.removeprefix(group + '.')} = {show(value_of(loaded.config, path))}")
     return "\n".join(lines)
 
 
@@ -44,7 +44,7 @@ def plan(loaded: Loaded) -> str:
         *_steps(config),
         *_validation(config),
         *_files(config),
-        *_memory(config),
+        *memory_rows(config, _validation_rows(config) or 0),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(["Plan", *(f"  {name:<{width}}  {text}" for name, text in rows)])
@@ -130,7 +130,8 @@ def _batches(config: Config) -> Iterator[Row]:
         yield "filter groups", f"{text}{config.prompts_at_once} prompts, {most} a step"
     actor = part.actor
     if actor.use_dynamic_bsz:
-        yield "forwards", f"packed up to {actor.ppo_max_token_len_per_gpu} tokens"
+        tokens = actor.ppo_max_token_len_per_gpu
+        yield "forwards", "packed by tokens, see memory" if tokens is None else f"packed up to {tokens} tokens"
     else:
         yield "forwards", f"{actor.ppo_micro_batch_size_per_gpu} trajectories each"
 
@@ -159,7 +160,7 @@ def _validation(config: Config) -> Iterator[Row]:
     if not config.data.val_files:
         yield "validation", "none, since data.val_files is empty"
         return
-    rows = _count(config.data.val_files, config.data.val_max_samples)
+    rows = _validation_rows(config)
     when = [
         *(["before training"] if trainer.val_before_train or trainer.val_only else []),
         *([f"every {trainer.test_freq} steps"] if trainer.test_freq > 0 else []),
@@ -183,15 +184,8 @@ def _files(config: Config) -> Iterator[Row]:
     yield "loggers", ", ".join(trainer.logger)
 
 
-def _memory(config: Config) -> Iterator[Row]:
-    memory = estimate(config)
-    if memory is None:
-        yield "memory", "unknown: the model's config.json is not on this machine"
-        return
-    parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in memory.parts.items())
-    yield "memory", f"about {memory.total / GIB:.2f} GiB a rank for weights and optimizer ({parts}), and activations"
-    cache = memory.cached * memory.cache_per_token / GIB
-    yield "KV cache", f"up to {cache:.2f} GiB a rank if every sequence of a step runs at once and to its limit"
+def _validation_rows(config: Config) -> int | None:
+    return _count(config.data.val_files, config.data.val_max_samples)
 
 
 def _count(files: Sequence[str], limit: int) -> int | None:
@@ -200,10 +194,3 @@ def _count(files: Sequence[str], limit: int) -> int | None:
     except DataError:
         return None
     return min(rows, limit) if limit > 0 else rows
-
-
-def _value(config: Config, path: str) -> object:
-    value: object = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

@@ -31,7 +31,8 @@ def say(line: str) -> None:
 
 @dataclass
 class Report:
-    """``ranks`` are learner ranks; ``rows_per_epoch`` is the number of training prompts."""
+    """``ranks`` are learner ranks; ``rows_per_epoch`` is the number of training prompts; ``predicted_memory`` is in
+    bytes, of a GPU at the fullest moment."""
 
     loggers: Loggers
     timer: Timer
@@ -40,6 +41,7 @@ class Report:
     validation_dir: Path
     rollout_dir: Path | None
     validations: list[tuple[int, Sequence[Sample], Metrics]] = field(default_factory=list)
+    predicted_memory: float | None = None
 
     def begin(self, state: RunState, total_steps: int) -> None:
         if state.step >= total_steps:
@@ -55,6 +57,7 @@ class Report:
 
     def step(self, state: RunState, groups: Sequence[Group], batch: TokenBatch, metrics: Metrics) -> None:
         timing = self.timer.take()
+        planned = {} if self.predicted_memory is None else {"perf/predicted_memory_gb": self.predicted_memory / 2**30}
         self.loggers.log(
             state.step,
             {
@@ -65,6 +68,7 @@ class Report:
             | metrics
             | batch_metrics(batch)
             | timing
+            | planned
             | speed_metrics(batch, timing, ranks=self.ranks, discarded=metrics.get("rollout/discarded_tokens", 0)),
         )
         if self.rollout_dir is not None:

@@ -69,7 +69,9 @@ class ActorClient:
             mini = slim(batch, _POLICY_UPDATE, _ROWS).with_(chosen=self.choose(batch, step=self.step()))
             shares = share_updates(mini, self.plan, step=self.step(), ranks=self.group.world)
             refs = [ray.put(share) for share in shares]
-            return self.group.run("the actor's update", lambda actor, rank: actor.update_actor.remote(refs[rank]))[0]
+            metrics = self.group.run("the actor's update", lambda actor, rank: actor.update_actor.remote(refs[rank]))[0]
+            self.group.tell()
+            return metrics
 
     def save(self, folder: Path) -> None:
         self.group.run("saving the actor", lambda actor, rank: actor.save.remote("actor", folder))

@@ -45,7 +45,7 @@ def log_prob_budget(section: Rollout | Ref) -> Budget:
     )
 
 
-def _budget(dynamic: bool | None, rows: int | None, tokens: int) -> Budget:
+def _budget(dynamic: bool | None, rows: int | None, tokens: int | None) -> Budget:
     """Packing by tokens is the default; a micro-batch size in trajectories replaces it unless dynamic is asked for."""
     if rows is None or dynamic:
         return Budget(tokens)

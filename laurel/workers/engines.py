@@ -2,72 +2,115 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
-from laurel.config.tree import Config
+from laurel.config.machine import available_memory
+from laurel.config.tree import Config, Rollout
+from laurel.models.decoder import NotServed, refuse
+from laurel.models.memory import Serving, Shape, logits_of_a_slot, prefill_bytes, serving, usable
 from laurel.models.slots import cache_shape
 from laurel.models.tokenizer import load_tokenizer, stop_token_ids
 from laurel.rollout.native.engine import NativeEngine
 from laurel.types import LaurelError
 
-# Beyond these a longer batch makes a decoding step longer in proportion, so nothing is gained.
-_MOST_SLOTS = {"cpu": 256, "cuda": 1024}
+# Beyond it a longer batch makes a decoding step longer in proportion, so nothing is gained.
+_MOST_SLOTS = 256
 _FEWEST_WANTED = 64  # validation may have more prompts than a small training batch
 _CPU_MEMORY = 0.25  # of what is free, for the KV caches of all ranks of a machine
+_PREFILL_TOKEN = 128  # numbers that a prompt token takes in a forward of unknown layers, in hidden states
 
 
-def build_engine(config: Config, module: nn.Module, *, device: torch.device, world: int) -> NativeEngine:
-    """The engine of this rank on ``module``, a causal language model in the dtype that it computes in."""
+def build_engine(
+    config: Config, module: nn.Module, *, device: torch.device, world: int, sequences: int | None = None
+) -> NativeEngine:
+    """The engine of this rank on ``module``, a causal language model in the dtype that it computes in.
+
+    ``sequences``: the most that it is asked for at once; None is this rank's part of a training batch.
+    """
     rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     if rollout.name != "native":
         raise LaurelError(f"rollout.name={rollout.name}: this version runs rollout.name=native only")
     max_len = rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
-    dtype = next(module.parameters()).dtype
-    slots = rollout.max_num_seqs or slots_for(
-        trajectories=-(-config.prompts_at_once * rollout.n // world),
-        slot_bytes=cache_shape(module, max_len).bytes_per_token(dtype) * max_len,
-        memory=cache_memory(
-            device, share=rollout.gpu_memory_utilization, ranks_here=config.trainer.n_gpus_per_node or 1
-        ),
-        device=device.type,
-    )
+    sequences = sequences or -(-config.prompts_at_once * rollout.n // world)
+    if device.type == "cuda":
+        logits = logits_of_a_slot(rollout, validates=bool(config.data.val_files))
+        served = serving_on_gpu(rollout, module, device=device, sequences=sequences, max_len=max_len, logits=logits)
+    else:
+        slots = rollout.max_num_seqs or slots_for(
+            trajectories=sequences,
+            slot_bytes=cache_shape(module, max_len).bytes_per_token(next(module.parameters()).dtype) * max_len,
+            memory=cpu_cache_memory(config.trainer.n_gpus_per_node or 1),
+        )
+        served = Serving(slots, slots * max_len)
     generation = getattr(module, "generation_config", None)
     return NativeEngine(
         module,
-        max_slots=slots,
+        max_slots=served.slots,
         max_len=max_len,
         stop_token_ids=stop_token_ids(module.config, generation, load_tokenizer(model)),
         prefill_tokens=rollout.max_num_batched_tokens,
-        dtype=dtype,
+        cache_tokens=served.cache_tokens,
+        dtype=next(module.parameters()).dtype,
         device=device,
     )
 
 
-def slots_for(*, trajectories: int, slot_bytes: int, memory: int, device: str) -> int:
-    """Sequences decoded at once: this rank's part of a step's batch, within memory. At least 1.
+def serving_on_gpu(
+    rollout: Rollout, module: nn.Module, *, device: torch.device, sequences: int, max_len: int, logits: float
+) -> Serving:
+    """Slots and cache for what the GPU has left when everything else is loaded; ``logits`` rows for each slot."""
+    model: Any = module
+    parameters = list(module.parameters())
+    return serving(
+        memory=gpu_cache_memory(
+            device,
+            share=rollout.gpu_memory_utilization,
+            weights=sum(one.numel() * one.element_size() for one in parameters),
+        ),
+        sequences=sequences,
+        max_len=max_len,
+        max_slots=rollout.max_num_seqs,
+        token_bytes=cache_shape(module, max_len).bytes_per_token(parameters[0].dtype),
+        vocabulary=model.config.vocab_size,
+        logits=logits,
+        prefill=_prefill(model.config.to_dict(), rollout.max_num_batched_tokens),
+        paged=_has_pages(module),
+    )
+
+
+def _prefill(fields: Mapping[str, Any], tokens: int) -> float:
+    try:
+        return prefill_bytes(Shape.of(fields), tokens)
+    except (KeyError, ValueError):
+        return float(2 * _PREFILL_TOKEN * fields["hidden_size"] * tokens)
+
+
+def _has_pages(module: nn.Module) -> bool:
+    try:
+        refuse(module.base_model)
+    except NotServed:
+        return False
+    return True
+
+
+def slots_for(*, trajectories: int, slot_bytes: int, memory: int) -> int:
+    """Sequences decoded at once on a CPU: this rank's part of a step's batch, within memory. At least 1.
 
     Example: 256 trajectories, 1 MiB a slot, 100 MiB of memory: 100 slots.
     """
-    return max(1, min(max(trajectories, _FEWEST_WANTED), memory // slot_bytes, _MOST_SLOTS[device]))
+    return max(1, min(max(trajectories, _FEWEST_WANTED), memory // slot_bytes, _MOST_SLOTS))
 
 
-def cache_memory(device: torch.device, *, share: float, ranks_here: int) -> int:
-    """Bytes that this rank's KV cache may take: what is left of ``share`` of the GPU, or a part of the free memory."""
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        taken = torch.cuda.memory_allocated(device)
-        return max(0, min(int(share * total) - taken, int(0.9 * free)))
+def gpu_cache_memory(device: torch.device, *, share: float, weights: int) -> float:
+    """Bytes that sampling may take beside what is loaded: ``share`` of the GPU counts the engine's own ``weights``."""
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return min(usable(free) - torch.cuda.memory_allocated(device), share * free - weights)
+
+
+def cpu_cache_memory(ranks_here: int) -> int:
+    """Bytes that this rank's KV cache may take: its part of what the machine has free."""
     return int(_CPU_MEMORY * available_memory()) // ranks_here
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that processes may still take, caches that the system would drop included; half of all where unknown."""
-    try:
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -16,7 +16,9 @@ from ray.exceptions import RayError
 
 from laurel.config.tree import Config
 from laurel.types import LaurelError
+from laurel.workers.fit import Fit
 from laurel.workers.host import Updates
+from laurel.workers.notices import told
 from laurel.workers.placement import Device, Place, Placement, Wanted, reserve
 from laurel.workers.session import Say
 from laurel.workers.waiting import Member, gather
@@ -39,15 +41,27 @@ class WorkerGroup:
     Use it as a context manager, so that actors and placement end with the run.
     """
 
+    fit: Fit
+    """The settings that the ranks were built with, and what else they were told of their memory."""
+
     def __init__(self, handles: Sequence[Handle], placement: Placement, *, say: Say = print):
         self.handles, self.placement, self.say = tuple(handles), placement, say
 
     @classmethod
-    def spawn(cls, config: Config, updates: Updates, *, alone: bool, say: Say = print) -> WorkerGroup:
+    def spawn(
+        cls,
+        config: Config,
+        updates: Updates,
+        *,
+        alone: bool,
+        say: Say = print,
+        plan: Callable[[int], Fit] | None = None,
+    ) -> WorkerGroup:
         """Reserve nodes, start a process per rank and build its models.
 
-        ``alone``: Ray was started by this process, so no node can join. Raises PlacementError if the nodes do not come
-        within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
+        ``alone``: Ray was started by this process, so no node can join. ``plan`` fits settings to the free memory of
+        the smallest GPU, in bytes (0 on CPUs); None takes them as they are. Raises PlacementError if the nodes do not
+        come within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
         """
         trainer = config.trainer
         device: Device = "cpu" if trainer.device == "cpu" else "cuda"
@@ -58,17 +72,25 @@ class WorkerGroup:
             group.handles = start_ranks(placement, deadline_s=trainer.placement_timeout, say=say)
             for line in describe_nodes(group.members):
                 say(line)
-            group._build(config, updates)
+            smallest = min(member.memory for member in group.members)
+            group.fit = Fit(config) if plan is None else plan(smallest)
+            group._build(group.fit, updates)
         except BaseException:
             group.kill()
             raise
         return group
 
-    def _build(self, config: Config, updates: Updates) -> None:
-        shared = ray.put(config)
+    def _build(self, fit: Fit, updates: Updates) -> None:
+        shared = ray.put(fit.config)
         world, device = len(self.handles), self.placement.wanted.device
         opened = self.run("opening the meeting", lambda actor, rank: actor.open.remote(shared, rank, world, device))
-        self.run("loading models", lambda actor, rank: actor.build.remote(opened[0], updates))
+        self.run("loading models", lambda actor, rank: actor.build.remote(opened[0], updates, fit))
+        self.tell()
+
+    def tell(self) -> None:
+        """Say what ranks warned of since the last time."""
+        for line in told(self.members, self.run("its warnings", lambda actor, rank: actor.notices.remote())):
+            self.say(line)
 
     @property
     def world(self) -> int:

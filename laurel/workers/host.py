@@ -20,6 +20,7 @@ from laurel.rollout.engine import Engine
 from laurel.types import Completion, LaurelError, Request
 from laurel.weights.ways import Buckets, SameMemory
 from laurel.workers.engines import build_engine
+from laurel.workers.fit import Fit
 
 COLLECTIVE_TIMEOUT_S = 1800.0  # Ray tells of a dead rank within seconds; this only ends what nobody watches any more
 
@@ -63,8 +64,9 @@ class RankHost:
         self.meeting = Meeting(host, self.world, COLLECTIVE_TIMEOUT_S)
         return self.meeting.address
 
-    def build(self, meeting: str, updates: Updates) -> None:
-        """Join the other ranks and load what this rank hosts."""
+    def build(self, meeting: str, updates: Updates, fit: Fit | None = None) -> None:
+        """Join the other ranks and load what this rank hosts; ``fit`` is what memory was planned to hold."""
+        fit = fit or Fit(self.config)
         ranks = join(
             rank=self.rank,
             world=self.world,
@@ -75,12 +77,13 @@ class RankHost:
         self.device = ranks.device
         torch.manual_seed(self.config.trainer.seed)
         self.actor = PolicyLearner("actor", self.config, ranks=ranks, total_updates=updates.actor)
+        self.actor.keep_logits = fit.keep_logits
         if self.config.needs_reference:
             self._ref = PolicyLearner("ref", self.config, ranks=ranks)
         if self.config.critic.enable:
             self._critic = ValueLearner(self.config, ranks=ranks, total_updates=updates.critic)
         module, self.way = self._weights_for_engine(ranks)
-        self.engine = build_engine(self.config, module, device=ranks.device, world=self.world)
+        self.engine = build_engine(self.config, module, device=ranks.device, world=self.world, sequences=fit.sequences)
         self.sleep()
 
     def _weights_for_engine(self, ranks: Ranks) -> tuple[nn.Module, SameMemory | Buckets]:

@@ -50,6 +50,7 @@ def describe(rank: int, device: str, threads: int) -> Member:
         gpu=_gpu(device),
         gpu_index=_gpu_index(device),
         log=_stderr_file(),
+        memory=_gpu_memory(device),
     )
 
 
@@ -64,6 +65,15 @@ def _gpu(device: str) -> str:
             f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r}); check that this node's torch is a CUDA build"
         )
     return str(torch.cuda.get_device_properties(0).uuid)
+
+
+def _gpu_memory(device: str) -> int:
+    """Bytes that a GPU has left for this process, before anything is loaded; 0 on a CPU."""
+    if device != "cuda":
+        return 0
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
 
 
 def _gpu_index(device: str) -> int:

@@ -47,7 +47,7 @@ class WorkerError(LaurelError):
 @dataclass(frozen=True)
 class Member:
     """One rank as it described itself. ``gpu`` is its GPU's uuid and ``gpu_index`` that GPU's number
-    on the node, ``log`` the file that its stderr goes to there."""
+    on the node, ``log`` the file that its stderr goes to there, ``memory`` the bytes that its GPU has free for it."""
 
     rank: int
     ip: str
@@ -59,6 +59,7 @@ class Member:
     gpu: str = ""
     gpu_index: int = 0
     log: str = ""
+    memory: int = 0
 
     def __str__(self) -> str:
         return f"rank {self.rank} on node {self.ip} (pid {self.pid})"

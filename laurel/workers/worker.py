@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from laurel.batch.pack import MiniBatch
     from laurel.batch.token_batch import TokenBatch
     from laurel.config.tree import Config
+    from laurel.workers.fit import Fit
     from laurel.workers.host import RankHost, Updates
     from laurel.workers.waiting import Member
 
@@ -34,8 +35,10 @@ class Rank:
     def __init__(self, environment: Mapping[str, str], ranks_on_host: int):
         os.environ.update(environment)
         from laurel.workers.machine import settle
+        from laurel.workers.notices import Notices
 
         self.threads = settle(ranks_on_host)
+        self.heard = Notices.listen()
         self.host: RankHost
 
     @ray.method(concurrency_group="health")
@@ -43,6 +46,11 @@ class Rank:
         from laurel.workers.machine import describe
 
         return describe(rank, device, self.threads)
+
+    @ray.method(concurrency_group="health")
+    def notices(self) -> list[str]:
+        """Warnings since the last call."""
+        return self.heard.take()
 
     @ray.method(concurrency_group="learner")
     def open(self, config: Config, rank: int, world: int, device: str) -> str:
@@ -53,9 +61,9 @@ class Rank:
         return self.host.open_meeting(ray.util.get_node_ip_address())
 
     @ray.method(concurrency_group="learner")
-    def build(self, meeting: str, updates: Updates) -> None:
+    def build(self, meeting: str, updates: Updates, fit: Fit) -> None:
         """Second phase: join the others, load models, make the engine."""
-        self.host.build(meeting, updates)
+        self.host.build(meeting, updates, fit)
 
     @ray.method(concurrency_group="learner")
     def log_probs(self, micro_batches: Sequence[TokenBatch]) -> list[Tensor]:

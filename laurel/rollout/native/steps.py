@@ -40,8 +40,8 @@ class Steps:
         self.rows[: slots.numel()].copy_(slots, non_blocking=True)
 
     def run(self, count: int, *, drawn: bool) -> Tensor:
-        """One step of the first ``count`` rows. ``drawn``: the tokens are drawn too; else the caller draws them from
-        the logits (count, V) that are returned, before the next step."""
+        """One step of the first ``count`` rows. ``drawn``: the tokens are drawn too, and the answer means nothing; else
+        the caller draws them from the logits (count, V) that are returned, before the next step."""
         if self._graphs is None:
             return self._step(count, drawn)
         size = self._sizes[bisect_left(self._sizes, count)]
@@ -61,4 +61,5 @@ class Steps:
         logits = self.decoder.logits(hidden)
         if drawn:
             draw(logits, slots, self.state)
+            return slots  # so that the graphs of other sizes use the memory of these logits too
         return logits

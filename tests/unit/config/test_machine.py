@@ -32,3 +32,24 @@ def test_the_drivers_tool_is_asked_where_devices_have_no_file(tmp_path, monkeypa
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.visible_gpus({}, tmp_path) == 2
+
+
+def test_available_memory_counts_caches_that_can_be_dropped(tmp_path, monkeypatch):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       100 kB\nMemFree:          10 kB\nMemAvailable:     60 kB\n")
+    assert machine.available_memory(meminfo) == 60 * 1024
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert machine.available_memory(tmp_path / "absent") == 500 * 4096
+
+
+def test_the_smallest_gpu_counts(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.gpu_memory({}) is None
+    tool.write_text('#!/bin/sh\nif [ "$3" = --id=1 ]; then echo 24576; else printf "143771\\n81559\\n"; fi\n')
+    tool.chmod(0o755)
+    assert machine.gpu_memory({}) == 81559 * 2**20
+    assert machine.gpu_memory({"CUDA_VISIBLE_DEVICES": "1"}) == 24576 * 2**20
+    assert machine.gpu_memory({"CUDA_VISIBLE_DEVICES": ""}) is None
+    tool.write_text("#!/bin/sh\necho No devices were found\n")
+    assert machine.gpu_memory({}) is None

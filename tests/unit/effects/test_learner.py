@@ -12,9 +12,9 @@ from laurel.batch.pack import rank_shares
 from laurel.learner import parallelize
 from laurel.learner.dist import ONE_RANK, Ranks
 from laurel.learner.learner import PolicyLearner, ValueLearner
-from laurel.learner.optim import Optimizer
 
 LR = 1e-2
+ELSEWHERE = Ranks(0, 4, torch.device("meta"))  # any device but the CPU
 LENGTHS = (5, 7)
 
 
@@ -172,30 +172,28 @@ def test_reshard_after_forward_frees_layers(key, settings, asked):
 
 
 @effect(f"{ACTOR}.fsdp_config.optimizer_offload", f"{CRITIC}.fsdp_config.optimizer_offload")
-def test_optimizer_offload_moves_moments_to_cpu_memory(key, settings, monkeypatch):
-    moved = []
-    monkeypatch.setattr(Optimizer, "_move_moments", lambda self, device: moved.append(device or "device"))
-    elsewhere = Ranks(device=torch.device("meta"))  # any device but the CPU
-    for value, moves in ((False, []), (True, ["cpu", "device", "cpu"])):
-        moved.clear()
-        optimizer = learner_of(key, settings(f"{key}={value}"), ranks=elsewhere).optimizer
-        monkeypatch.setattr(optimizer.adam, "step", lambda: None)
-        optimizer._apply(norm=0.0, rate=0.0)
-        assert moved == moves
+def test_optimizer_offload_keeps_moments_in_cpu_memory(key, settings, asked):
+    shards = "trainer.n_gpus_per_node=4"  # whose parameters stay on the CPU here, and ranks compute elsewhere
+    for value in (False, True):
+        optimizer = learner_of(key, settings(f"{key}={value}", shards), ranks=ELSEWHERE).optimizer
+        assert (optimizer.offloaded is not None) is value
+        if value:
+            held = {id(tensor) for tensors in optimizer.offloaded.tensors.values() for tensor in tensors}
+            assert {id(state["exp_avg"]) for state in optimizer.adam.state.values()} < held
 
 
 @effect(f"{ACTOR}.fsdp_config.optimizer_offload", f"{CRITIC}.fsdp_config.optimizer_offload")
 def test_an_update_works_with_either_offload_or_both(key, settings, asked):
-    param = f"{key.rpartition('.')[0]}.param_offload=True"  # masters lie on the CPU, ranks compute elsewhere
-    for value in (False, True):
-        config = settings(param, f"{key}={value}", "trainer.n_gpus_per_node=4")
-        optimizer = learner_of(key, config, ranks=Ranks(0, 4, torch.device("meta"))).optimizer
-        for master in optimizer.masters.values():
-            master.grad = torch.ones_like(master)
-        before = next(iter(optimizer.masters.values())).clone()
-        optimizer._apply(norm=0.5, rate=LR)
-        change = before - next(iter(optimizer.masters.values()))
-        assert torch.allclose(change, torch.full_like(change, LR), rtol=0.05)
+    for param in (False, True):  # parameters that lie in CPU memory themselves are stepped on there
+        for value in (False, True):
+            words = (f"{key.rpartition('.')[0]}.param_offload={param}", f"{key}={value}", "trainer.n_gpus_per_node=4")
+            optimizer = learner_of(key, settings(*words), ranks=ELSEWHERE).optimizer
+            assert (optimizer.offloaded is not None) is (value and not param)
+            before = next(iter(optimizer.masters.values())).clone()
+            gradients = {name: torch.ones_like(master) for name, master in optimizer.masters.items()}
+            optimizer._apply(gradients, norm=0.5, rate=LR)
+            change = before - next(iter(optimizer.masters.values()))
+            assert torch.allclose(change, torch.full_like(change, LR), rtol=0.05)
 
 
 @effect(f"{REF}.fsdp_config.optimizer_offload")

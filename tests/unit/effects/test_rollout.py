@@ -141,16 +141,21 @@ def test_engine_kwargs_are_for_the_engine_that_they_name(key, settings):
 @effect(f"{ROLLOUT}.gpu_memory_utilization")
 def test_gpu_memory_utilization_bounds_the_cache(key, settings, monkeypatch):
     made = []
-    monkeypatch.setattr(engines, "NativeEngine", lambda module, **given: made.append(given["max_slots"]))
-    # A slot takes 2 (keys, values) * 2 layers * 2 KV heads * 8 * 24 tokens * 4 bytes; 200 fit in all, 20 are the model
-    slot = 2 * 2 * 2 * 8 * 24 * 4
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (190 * slot, 200 * slot))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20 * slot)
+    monkeypatch.setattr(engines, "NativeEngine", lambda module, **given: made.append(given))
+    module = load_policy(settings().actor_rollout_ref.model, dtype=torch.float32)
+    weights = 4 * sum(parameter.numel() for parameter in module.parameters())
+    free = 40 * weights
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: -(1 << 40))  # what is loaded bounds nothing here
+    # A token takes 2 (keys, values) * 2 layers * 2 KV heads * 8 * 4 bytes; a slot 3 rows of logits and 8 bytes a token
     for share in (0.25, 0.5):
-        config = settings(f"{key}={share}", "data.train_batch_size=500")
-        module = load_policy(config.actor_rollout_ref.model, dtype=torch.float32)
+        config = settings(f"{key}={share}", "data.train_batch_size=5000", f"{ROLLOUT}.max_num_batched_tokens=1")
         build_engine(config, module, device=torch.device("cuda"), world=1)
-    assert made == [30, 80]
+    slot = 4 * 3 * module.config.vocab_size + 8 * 24
+    quarter, half = (one["cache_tokens"] * 256 + one["max_slots"] * slot for one in made)
+    assert quarter == pytest.approx(9 * weights, rel=0.05)
+    assert half == pytest.approx(19 * weights, rel=0.05)
 
 
 @effect(f"{ROLLOUT}.max_num_seqs")

@@ -14,6 +14,7 @@ from laurel.types import LaurelError
 from laurel.workers import group as groups
 from laurel.workers import session
 from laurel.workers.clients import ActorClient
+from laurel.workers.fit import Fit
 from laurel.workers.group import WorkerGroup
 from laurel.workers.host import Updates
 
@@ -79,7 +80,9 @@ def test_ray_init_reaches_ray(key, settings, monkeypatch):
     monkeypatch.setattr(session, "refresh_authentication", lambda: None)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     monkeypatch.setattr(
-        WorkerGroup, "spawn", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(world=0, handles=()))
+        WorkerGroup,
+        "spawn",
+        lambda config, *_, **__: contextlib.nullcontext(SimpleNamespace(world=0, handles=(), fit=Fit(config))),
     )
     given = {}
     for cpus in (3, 5):
@@ -179,7 +182,9 @@ def test_val_before_train_answers_every_row_first(key, settings, monkeypatch):
 @effect("trainer.val_only")
 def test_val_only_validates_and_stops(key, settings, monkeypatch):
     monkeypatch.setattr(train, "RaySession", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(started=True)))
-    monkeypatch.setattr(WorkerGroup, "spawn", lambda *_, **__: contextlib.nullcontext(None))
+    monkeypatch.setattr(
+        WorkerGroup, "spawn", lambda config, *_, **__: contextlib.nullcontext(SimpleNamespace(fit=Fit(config)))
+    )
     for value, steps, validated in ((False, [1, 2], [0, 2]), (True, [], [0])):
         made = []
         config = settings(NEW, f"{key}={value}")

@@ -1,12 +1,17 @@
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from laurel.config.load import load
 from laurel.models.tiny import write_tiny_model
+from laurel.tracking.timer import Timer
 from laurel.trainer.build import one_update_per_batch, prepare
+from laurel.trainer.report import Report
+from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError
+from laurel.workers.fit import Fit
 
 
 def write_rows(path, questions: list[str]) -> None:
@@ -64,3 +69,27 @@ def test_updates_of_the_run_leave_the_warm_up_of_the_critic_out(tmp_path):
     updates = prepare(config).updates
     assert (updates.actor, updates.critic) == (6 * 3 * 2, 10 * 3 * 2)
     assert not one_update_per_batch(config)
+
+
+def test_predicted_memory_stands_beside_what_is_measured(tmp_path, monkeypatch):
+    logged = {}
+    monkeypatch.setattr("laurel.trainer.report.batch_metrics", lambda batch: {})
+    monkeypatch.setattr("laurel.trainer.report.speed_metrics", lambda *_, **__: {})
+    loggers = SimpleNamespace(log=lambda step, metrics: logged.update({step: metrics}))
+    for step, predicted in ((1, None), (2, 5 * 2**30)):
+        report = Report(loggers, Timer(), 1, 1, tmp_path, None, predicted_memory=predicted)
+        report.step(RunState(kl_coef=0.0, step=step), [], None, {"perf/max_memory_allocated_gb": 3.0})
+    assert "perf/predicted_memory_gb" not in logged[1]
+    assert logged[2]["perf/predicted_memory_gb"] == 5.0
+    assert logged[2]["perf/max_memory_allocated_gb"] == 3.0
+
+
+def test_the_run_goes_on_with_the_settings_that_its_ranks_have(tmp_path):
+    write_rows(tmp_path / "train.jsonl", ["1+1="])
+    prepared = prepare(settings(tmp_path, "data.train_batch_size=1"))
+    fit = prepared.fit(0)
+    assert (fit.config, fit.predicted) == (prepared.config, None)
+    other = prepared.config.model_copy(update={"reward": prepared.config.reward.model_copy()})
+    fitted = prepared.as_fitted(Fit(other, predicted=7.0))
+    assert fitted.config is other
+    assert fitted.predicted_memory == 7.0

@@ -6,11 +6,14 @@ import pytest
 
 from laurel.config.keys import leaves
 from laurel.config.load import load
-from laurel.trainer.memory import GIB, Shape, estimate, shape_of
+from laurel.models.memory import GIB
+from laurel.trainer import memory_rows
 from laurel.trainer.plan import describe, plan, resolved_tree
 
-# Qwen2.5-0.5B: 494,032,768 parameters, of which the linear layers' q, k, v biases (24 x 1152) are not counted here.
+# Qwen2.5-0.5B
+PARAMETERS = 494_032_768
 QWEN = {
+    "model_type": "qwen2",
     "hidden_size": 896,
     "num_hidden_layers": 24,
     "num_attention_heads": 14,
@@ -121,30 +124,62 @@ def test_where_old_log_probs_come_from_and_what_corrects():
     assert bypassed["correction"] == "none"
 
 
-def test_size_of_a_model(model):
-    shape = shape_of(load([model]).config.actor_rollout_ref.model)
-    assert shape == Shape(parameters=494_032_768 - 24 * 1152, cache_per_token=2 * 24 * 2 * 64)
+def test_memory_of_a_cpu_is_weights_and_optimizer(model, files):
+    words = (model, *files, "trainer.device=cpu", "algorithm.adv_estimator=grpo", "data.train_batch_size=8")
+    found = rows(*words)
+    size = f"{8 * PARAMETERS / GIB:.2f}"
+    assert found["memory"] == (
+        f"about {16 * PARAMETERS / GIB:.2f} GiB a rank for weights and optimizer "
+        f"(actor's weights and gradients {size}, actor's moments {size}), and activations"
+    )
+    # 30 rows of validation at once, of 1,024 tokens, 2 * 24 * 2 * 64 numbers of 4 bytes each
+    assert found["KV cache"].startswith(f"up to {30 * 1024 * 6144 * 4 / GIB:.2f} GiB a rank")
+    assert found["forwards"] == "packed up to 16384 tokens"
 
 
-def test_memory_by_hand(model):
-    n = 494_032_768 - 24 * 1152
-    words = [model, "algorithm.adv_estimator=grpo", "trainer.device=cuda", "data.train_batch_size=8"]
-    one = estimate(load([*words, "trainer.n_gpus_per_node=1"]).config)
-    assert one.parts == {"actor": 16 * n}
-    assert one.cached == 8 * 1024
-    assert one.cache_per_token == 6144 * 2
-    two = estimate(load([*words, "trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.use_kl_loss=True"]).config)
-    assert two.parts == {"actor": 8 * n, "engine's copy": 2 * n, "reference": n}
-    assert two.total == 11 * n
-    ppo = estimate(load([model, "trainer.device=cpu"]).config)
-    assert ppo.parts == {"actor": 16 * n, "critic": 16 * n}
+def test_memory_of_a_gpu_is_shown_by_phase_with_what_was_chosen_and_why(model, files, monkeypatch):
+    words = (model, *files, "trainer.device=cuda", "trainer.n_gpus_per_node=1", "algorithm.adv_estimator=grpo")
+    words += ("data.train_batch_size=128", "actor_rollout_ref.rollout.n=8", "data.max_prompt_length=128")
+    monkeypatch.setattr(memory_rows, "gpu_memory", lambda: 139.8 * GIB)
+    found = rows(*words)
+    assert found["memory"] == "139.8 GiB of this machine's GPU; at most 89.5 GiB in tensors"
+    assert found["rollout"] == (
+        "15.98 GiB: actor's weights 0.92, actor's masters and moments 5.52, KV cache 7.50, logits 1.74, sampling 0.30"
+    )
+    assert found["actor's update"] == (
+        "89.52 GiB: actor's weights 0.92, actor's masters and moments 5.52, gradients 1.84, activations 50.51, "
+        "logits 30.73"
+    )
+    assert found["slots"] == "1,024 sequences at once, of up to 640 tokens, in a KV cache of 655,360"
+    assert found["forwards"] == "packed by tokens, see memory"
+    assert found["actor micro-batches"] == "up to 65,536 tokens: larger ones are no faster"
+    assert found["actor recomputation"] == "no: with all activations micro-batches of 65,536 tokens fit"
+    assert found["actor offload"] == "no: all that a step needs fits beside masters and moments"
+    assert found["held logits"] == "of 65,536 tokens of a micro-batch of the actor, as far as memory goes"
+    assert not {"log-probs micro-batches", "critic micro-batches", "does not fit"} & found.keys()
+    given = rows(*words, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "critic.enable=True")
+    assert given["actor micro-batches"] == "4 trajectories, given"
+    assert given["critic micro-batches"] == "up to 65,536 tokens: larger ones are no faster"
 
 
-def test_memory_is_told_in_gib_or_as_unknown(model):
-    n = 494_032_768 - 24 * 1152
-    text = rows(model, "algorithm.adv_estimator=grpo", "trainer.device=cuda", "trainer.n_gpus_per_node=1")["memory"]
-    assert text.startswith(f"about {16 * n / GIB:.2f} GiB a rank")
-    assert rows("actor_rollout_ref.model.path=org/m")["memory"].startswith("unknown")
+def test_without_a_gpu_one_is_assumed_and_named(model, monkeypatch):
+    monkeypatch.setattr(memory_rows, "gpu_memory", lambda: None)
+    found = rows(model, "trainer.device=cuda", "trainer.n_gpus_per_node=1", "algorithm.adv_estimator=grpo")
+    assert found["memory"].startswith(
+        "80.0 GiB of a GPU that is assumed, since none is here; the ranks plan for theirs"
+    )
+    assert found["actor micro-batches"] == "up to 49,152 tokens: the most that fit"
+
+
+def test_what_does_not_fit_is_in_the_plan(model, monkeypatch):
+    monkeypatch.setattr(memory_rows, "gpu_memory", lambda: 4 * GIB)
+    found = rows(model, "trainer.device=cuda", "trainer.n_gpus_per_node=1", "algorithm.adv_estimator=grpo")
+    assert found["does not fit"].startswith("the actor's update on one row of 1,024 tokens takes")
+
+
+def test_memory_of_an_unknown_model_is_unknown(files):
+    for device in ("cpu", "cuda"):
+        assert rows("actor_rollout_ref.model.path=org/m", f"trainer.device={device}")["memory"].startswith("unknown")
 
 
 def test_describe_is_settings_and_plan():

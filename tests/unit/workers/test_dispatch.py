@@ -100,8 +100,9 @@ def test_each_rank_gets_its_share_of_every_update_with_the_counts_of_the_whole()
 
 
 def test_a_micro_batch_size_replaces_the_token_budget_unless_dynamic_is_asked_for():
-    assert update_budget(Actor()) == Budget(16384)
+    assert update_budget(Actor(ppo_max_token_len_per_gpu=77)) == Budget(77)
     assert update_budget(Actor(ppo_micro_batch_size_per_gpu=4)) == Budget(None, 4)
-    assert update_budget(Actor(ppo_micro_batch_size_per_gpu=4, use_dynamic_bsz=True)) == Budget(16384)
+    both = Actor(ppo_micro_batch_size_per_gpu=4, use_dynamic_bsz=True, ppo_max_token_len_per_gpu=77)
+    assert update_budget(both) == Budget(77)
     assert log_prob_budget(Rollout(log_prob_micro_batch_size_per_gpu=8)) == Budget(None, 8)
     assert log_prob_budget(Ref(log_prob_max_token_len_per_gpu=99)) == Budget(99)
