@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laurel.config.correction import RolloutCorrection
 from laurel.config.estimators import ESTIMATORS, named
 from laurel.config.losses import LOSSES
 from laurel.config.tree import Actor, Config
@@ -59,6 +60,15 @@ def _policy_loss(actor: Actor) -> list[Problem]:
 
 def _correction(config: Config) -> list[Problem]:
     settings = config.algorithm.rollout_correction
+    problems: list[Problem] = []
+    veto = settings.rollout_token_veto_threshold
+    if veto is not None and veto >= 1:
+        cure = "leaves out every trajectory with a token that became less likely than this; use 1e-4, say"
+        problems.append(Problem(f"{CORRECTION}.rollout_token_veto_threshold", veto, cure))
+    return [*problems, *_rejection(settings)]
+
+
+def _rejection(settings: RolloutCorrection) -> list[Problem]:
     upper, lower = settings.rollout_rs_threshold, settings.rollout_rs_threshold_lower
     if settings.rollout_rs is None or settings.bypass_mode:
         return []

@@ -130,8 +130,10 @@ def _batches(values: Values, given: frozenset[str]) -> None:
             values[CRITIC + key] = values[ACTOR + key]
     for prefix, kind in ((ACTOR, ""), (CRITIC, ""), (ROLLOUT, "log_prob_"), (REF, "log_prob_")):
         size = f"{prefix}{kind or 'ppo_'}micro_batch_size_per_gpu"
-        if values[f"{prefix}{kind}use_dynamic_bsz"] is None:
-            values[f"{prefix}{kind}use_dynamic_bsz"] = values[size] is None
+        flag = f"{prefix}{kind}use_dynamic_bsz"
+        # With a size on a GPU the plan decides: more trajectories than that go together if they fit
+        if values[flag] is None and (values[size] is None or values["trainer.device"] == "cpu"):
+            values[flag] = values[size] is None
     if values[ROLLOUT + "max_model_len"] is None:
         values[ROLLOUT + "max_model_len"] = values["data.max_prompt_length"] + values["data.max_response_length"]
 

@@ -238,10 +238,31 @@ def _leaf_at(loc: tuple[int | str, ...]) -> Leaf:
     raise AssertionError(f"no setting at {loc}")
 
 
+_OTHER_NAMES = {
+    "dr_grpo": "grpo",
+    "ppo": "vanilla",
+    "gmpo": "geo_mean",
+    "otb": "optimal_token_baseline",
+    "passk": "grpo_passk",
+    "pass_k": "grpo_passk",
+    "kl1": "kl",
+    "kl2": "mse",
+    "kl3": "low_var_kl",
+    "seq_mean": "seq_mean_token_mean",
+}
+"""What else people call a choice; ``-`` written as ``_``."""
+
+
 def _one_of(value: Any, leaf: Leaf) -> str:
-    """The choices of ``leaf``, and the one that is spelled nearly like ``value``."""
-    close = difflib.get_close_matches(str(value), leaf.choices, n=1, cutoff=0.7)
-    return f"must be one of {', '.join(leaf.choices)}" + (f"; did you mean {close[0]}?" if close else "")
+    """The choices of ``leaf``, and the nearest of them: by another usual name, by its beginning, or by its letters."""
+    word = str(value).lower().replace("-", "_").replace("++", "_plus_plus")
+    plain = {choice.lower().replace("-", "_"): choice for choice in leaf.choices}
+    nearest = plain.get(_OTHER_NAMES.get(word, word))
+    if nearest is None:
+        starts = [choice for name, choice in plain.items() if name.startswith(word) or word.startswith(name)]
+        close = difflib.get_close_matches(word, plain, n=1, cutoff=0.4)
+        nearest = starts[0] if len(starts) == 1 else plain[close[0]] if close else None
+    return f"must be one of {', '.join(leaf.choices)}" + (f"; did you mean {nearest}?" if nearest else "")
 
 
 def _cure(detail: Mapping[str, Any], leaf: Leaf) -> str:

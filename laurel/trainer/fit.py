@@ -47,6 +47,18 @@ BUDGET = {
     "log-probs": "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
     "reference": "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
 }
+PACKED = {
+    "actor": "actor_rollout_ref.actor.use_dynamic_bsz",
+    "critic": "critic.use_dynamic_bsz",
+    "log-probs": "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz",
+    "reference": "actor_rollout_ref.ref.log_prob_use_dynamic_bsz",
+}
+SIZE = {
+    "actor": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+    "critic": "critic.ppo_micro_batch_size_per_gpu",
+    "log-probs": "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+    "reference": "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+}
 RECOMPUTE = {
     "actor": "actor_rollout_ref.model.enable_gradient_checkpointing",
     "critic": "critic.model.enable_gradient_checkpointing",
@@ -77,7 +89,7 @@ class Plan:
 
 def without_plan(config: Config) -> Config:
     """The values of a CPU for what is null: for a model of unknown size, whose layers are recomputed to be safe."""
-    values = CPU_MEMORY | {RECOMPUTE["critic"]: True}
+    values: dict[str, bool | int] = CPU_MEMORY | {RECOMPUTE["critic"]: True} | dict.fromkeys(PACKED.values(), False)
     return replaced(config, {key: value for key, value in values.items() if value_of(config, key) is None})
 
 
@@ -102,6 +114,9 @@ def plan_memory(config: Config, models: Models, free: float, sequences: int) -> 
     for key, moved, why in offload(config, room):
         choose(key, moved, why)
     if not config.trainer.val_only:
+        for name in (*room.roles, "log-probs", "reference"):
+            if value_of(config, PACKED[name]) is None and value_of(config, SIZE[name]) is not None:
+                choose(PACKED[name], *together(config, room, name))
         for role in room.roles:
             if value_of(config, RECOMPUTE[role]) is None:
                 choose(RECOMPUTE[role], *recompute(config, room, role))
@@ -234,6 +249,23 @@ def size_of(config: Config, role: Role) -> int | None:
 
 def section_of(config: Config, role: Role) -> Actor | Critic:
     return config.actor_rollout_ref.actor if role == "actor" else config.critic
+
+
+def together(config: Config, room: Room, name: str) -> tuple[bool, str]:
+    """Whether at least twice the trajectories that were given fit in one forward, which is faster and gives the same
+    gradient."""
+    size = value_of(config, SIZE[name])
+    packed = replaced(config, {PACKED[name]: True})
+    if name in room.roles:
+        role: Role = "actor" if name == "actor" else "critic"
+        most = _largest(replaced(packed, {RECOMPUTE[role]: bool(value_of(config, RECOMPUTE[role]))}), room, role)
+    else:
+        most, _ = largest_forward(packed, room, name)
+    most = value_of(config, BUDGET[name]) or most
+    row = longest_row(config)
+    if most < 2 * size * row:
+        return False, f"{size} trajectories were asked for, and twice as many would not fit"
+    return True, f"{size} trajectories were asked for, and {most // row} fit: computed together, with the same gradient"
 
 
 def recompute(config: Config, room: Room, role: Role) -> tuple[bool, str]:

@@ -8,7 +8,7 @@ from laurel.config.keys import value_of
 from laurel.config.machine import gpu_memory
 from laurel.config.tree import Config
 from laurel.models.memory import CONTEXT, GIB, Serving
-from laurel.trainer.fit import BUDGET, OFFLOAD, RECOMPUTE, Plan, Room, plan_memory, sequences_of
+from laurel.trainer.fit import BUDGET, OFFLOAD, PACKED, RECOMPUTE, Plan, Room, plan_memory, sequences_of
 from laurel.trainer.memory import Models, budget_of, listed, longest_sequence, models_of, phases
 from laurel.trainer.misfit import misfit
 
@@ -46,22 +46,22 @@ def _chosen(config: Config, plan: Plan, models: Models) -> Iterator[Row]:
     if config.trainer.val_only:
         return
     roles = ("actor",) if models.critic is None else ("actor", "critic")
-    names = [(f"{role} micro-batches", BUDGET[role]) for role in roles]
     used = {phase.name for phase in plan.phases}
-    names += [(f"{name} micro-batches", BUDGET[name]) for name in ("log-probs", "reference") if name in used]
-    for name, key in names:
-        yield name, _size(plan, key)
+    for name in (*roles, *(name for name in ("log-probs", "reference") if name in used)):
+        yield f"{name} micro-batches", _size(plan, name)
     for role in roles:
         yield f"{role} recomputation", _answer(plan, RECOMPUTE[role])
         yield f"{role} offload", _answer(plan, OFFLOAD[role])
     yield "held logits", f"of {plan.keep_logits:,} tokens of a micro-batch of the actor, as far as memory goes"
 
 
-def _size(plan: Plan, key: str) -> str:
+def _size(plan: Plan, name: str) -> str:
+    key = BUDGET[name]
     tokens, rows = budget_of(value_of(plan.config, key.rpartition(".")[0]))
     if rows is not None:
         return f"{rows:,} trajectories, given"
-    return f"up to {tokens:,} tokens: {plan.reasons.get(key, 'given')}"
+    reasons = [plan.reasons.get(key, "given"), *([plan.reasons[PACKED[name]]] if PACKED[name] in plan.reasons else [])]
+    return f"up to {tokens:,} tokens: {'; '.join(reasons)}"
 
 
 def _answer(plan: Plan, key: str) -> str:

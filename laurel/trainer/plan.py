@@ -133,7 +133,8 @@ def _batches(config: Config) -> Iterator[Row]:
         tokens = actor.ppo_max_token_len_per_gpu
         yield "forwards", "packed by tokens, see memory" if tokens is None else f"packed up to {tokens} tokens"
     else:
-        yield "forwards", f"{actor.ppo_micro_batch_size_per_gpu} trajectories each"
+        more = "" if actor.use_dynamic_bsz is False else ", more together where they fit"
+        yield "forwards", f"{actor.ppo_micro_batch_size_per_gpu} trajectories each{more}"
 
 
 def _updates(prompts: int, mini: int, epochs: int, n: int) -> str:

@@ -166,7 +166,11 @@ def test_gradients_of_an_update(folder: Path) -> None:
     requests = _requests(3, 4)
     answers = [
         Completion(
-            r.id, tuple(torch.randint(3, 5000, (20 + i,), generator=generator).tolist()), (0.0,) * (20 + i), "stop"
+            r.id,
+            tuple(torch.randint(3, 5000, (20 + i,), generator=generator).tolist()),
+            (0.0,) * (20 + i),
+            "stop",
+            policy_version=0,
         )
         for i, r in enumerate(requests)
     ]

@@ -4,7 +4,11 @@ or A < 0 and ratio < 1) and the divergence D at it is above its limit; then it c
 
 D compares the sampled token with all others together, so it needs only that token's probability under both policies.
 The limits are ``clip_low`` for tokens that become less likely and ``clip_high`` for those that become likelier. The
-ratio is not truncated, which the paper finds harmful (section 5.4).
+ratio is not truncated, which the paper finds harmful (section 5.4); verl truncates it at ``clip_ratio_c``.
+
+The paper measures D and the ratio against the policy that sampled: with ``rollout_correction.bypass_mode=True`` the
+engine's log-probabilities are the old ones. Without it they are the learner's before its updates, and with one update
+per batch no token is ever stopped.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_the_further_keys_of_the_guide_load():
     assert config.data.train_batch_size == 256
     assert config.trainer.logger == ["console", "wandb"]
     assert config.trainer.val_before_train is False
-    assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
+    assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is None  # decided when the GPU is known
     assert any(note.startswith("trainer.default_hdfs_dir has no job here") for note in loaded.notes)
 
 
@@ -232,3 +232,23 @@ def test_groups_as_dicts_and_empty_groups(tmp_path):
     trainer = load(["--config", str(path), "trainer={nnodes: 2, logger: [file]}"]).config.trainer
     assert (trainer.seed, trainer.nnodes, trainer.logger) == (4, 2, ["file"])
     assert problems("trainer={nnode: 2}")["trainer.nnode"].cure == "unknown key; did you mean trainer.nnodes?"
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("algorithm.adv_estimator=RLOO", "rloo"),
+        ("algorithm.adv_estimator=Dr_GRPO", "grpo"),
+        ("algorithm.adv_estimator=reinforce++", "reinforce_plus_plus"),
+        ("algorithm.adv_estimator=otb", "optimal_token_baseline"),
+        ("algorithm.adv_estimator=passk", "grpo_passk"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=ppo", "vanilla"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gmpo", "geo_mean"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=clipcov", "clip_cov"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean", "seq-mean-token-mean"),
+        ("actor_rollout_ref.actor.kl_loss_type=kl3", "low_var_kl"),
+    ],
+)
+def test_the_nearest_choice_is_named_by_any_usual_name(word, nearest):
+    key = word.partition("=")[0]
+    assert problems(word)[key].cure.endswith(f"; did you mean {nearest}?")

@@ -182,6 +182,16 @@ def test_an_update_of_half_a_billion(keep):
     assert found.update == pytest.approx(update(QWEN_05, tokens, keep=keep), rel=0.001)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_update_of_a_critic(recompute):
+    found = traced(QWEN_05, GROUPS, recompute=recompute, value_model=True)
+    shape = Shape.of(QWEN_05)
+    assert found.parameters == shape.backbone + 897
+    parts = update_parts(shape, GROUPS, recompute=recompute, value_model=True)
+    assert "logits" not in parts
+    assert found.update == pytest.approx(18 * (shape.backbone + 897) + sum(parts.values()), rel=0.01)
+
+
 def test_an_update_whose_fullest_moment_is_a_layer():
     fields = {**SMALL, "model_type": "llama", "vocab_size": 1000, "tie_word_embeddings": False}
     for recompute in (False, True):

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from laurel.config.tree import Model
 from laurel.models import attention, heads, layer, rows, trained
 from laurel.models.attention import Packing, Shared, register
 from laurel.models.kernels import log_probs_triton, rows_triton, train_triton
-from laurel.models.load import _prepared
+from laurel.models.load import ValueModel, _prepared
 from laurel.models.memory import Tokens
 
 
@@ -149,16 +149,25 @@ def _as_on_a_gpu() -> Any:
 
 
 def traced(
-    fields: Mapping[str, Any], tokens: Tokens, *, recompute: bool = False, keep: int = 0, fast: bool = True
+    fields: Mapping[str, Any],
+    tokens: Tokens,
+    *,
+    recompute: bool = False,
+    keep: int = 0,
+    fast: bool = True,
+    value_model: bool = False,
 ) -> Trace:
-    """A causal model of this config.json as one rank holds and updates it: bf16, with masters, moments and sums."""
+    """A causal model of this config.json, or a value model of one, as one rank holds and updates it: bf16, with
+    masters, moments and sums."""
     register()
     live = Live()
     with warnings.catch_warnings(), _as_on_a_gpu(), FakeTensorMode(allow_non_fake_inputs=True), live:
         warnings.simplefilter("ignore")
         config = AutoConfig.for_model(**fields)
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="packed")
+        kind = AutoModel if value_model else AutoModelForCausalLM
+        model: Any = kind.from_config(config, dtype=torch.bfloat16, attn_implementation="packed")
         model = _prepared(model, Model(path="none", enable_gradient_checkpointing=recompute)).train()
+        model = ValueModel(model).train() if value_model else model
         if fast:
             assert layer.train_fast(model.model) is None
         state = [torch.empty_like(p, dtype=torch.float32) for p in model.parameters() for _ in range(3)]
@@ -199,14 +208,17 @@ def _forwards(model: Any, tokens: Tokens, keep: int) -> tuple[Callable[[], Tenso
     bounds = torch.empty(2, dtype=torch.int32)
     packing = Packing(bounds, total, bounds, total, shared=shared)
     fed, places, wanted, targets = ids(computed)[None], ids(computed)[None], ids(tokens.sampled), ids(tokens.sampled)
-    weight = model.get_output_embeddings().weight
-    chunk = heads.chunk_tokens(weight.shape[0], torch.device("cuda"))
+    value_head = getattr(model, "value_head", None)
 
     def states() -> Tensor:
         found = model.model(input_ids=fed, position_ids=places, use_cache=False, packing=packing).last_hidden_state
         return found[0].index_select(0, wanted).to(torch.bfloat16)
 
     def log_probs(hidden: Tensor) -> Tensor:
+        if value_head is not None:
+            return value_head(hidden.to(value_head.weight.dtype))[:, 0].float()
+        weight = model.get_output_embeddings().weight
+        chunk = heads.chunk_tokens(weight.shape[0], torch.device("cuda"))
         return heads._FastHead.apply(hidden, weight, targets, 1.0, chunk, True, keep)[0]
 
     return states, log_probs

@@ -157,7 +157,8 @@ def test_memory_of_a_gpu_is_shown_by_phase_with_what_was_chosen_and_why(model, f
     assert found["actor offload"] == "no: all that a step needs fits beside masters and moments"
     assert found["held logits"] == "of 65,536 tokens of a micro-batch of the actor, as far as memory goes"
     assert not {"log-probs micro-batches", "critic micro-batches", "does not fit"} & found.keys()
-    given = rows(*words, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "critic.enable=True")
+    size = ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.actor.use_dynamic_bsz=False")
+    given = rows(*words, *size, "critic.enable=True")
     assert given["actor micro-batches"] == "4 trajectories, given"
     assert given["critic micro-batches"] == "up to 65,536 tokens: larger ones are no faster"
 
