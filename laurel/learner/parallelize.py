@@ -35,7 +35,8 @@ def parallelize(root: nn.Module, layer_names: set[str], *, ranks: Ranks, fsdp: F
     float32. FSDP averages gradients over ranks; the caller multiplies its loss by the world size to get the sum.
     """
     mesh = make_mesh(ranks, fsdp)
-    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+    # What layers hand on stays as it is: fast layers add up in float32 (models/layer.py)
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if fsdp.param_offload else OffloadPolicy()
     kept = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for name, module in root.named_modules():

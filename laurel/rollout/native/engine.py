@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import logging
 import threading
 import time
@@ -34,6 +35,8 @@ _QUIET_S = 0.002
 _LONGEST_GATHER_S = 0.05
 # Laying the weights out for the CPU's kernels takes as long as about ten decoding steps gain by it.
 _PACK_FROM_TOKENS = 16
+_SHRINK = 0.7  # of the cache's tokens that are left when memory ran out
+_MOST_SHRUNK = 3
 
 
 class NativeEngine:
@@ -85,6 +88,7 @@ class NativeEngine:
         self._aborted: set[str] = set()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._shrunk = 0
         self._allocate()
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -170,6 +174,7 @@ class NativeEngine:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         while self._gather():
+            short: torch.OutOfMemoryError | None = None
             try:
                 self._pack_if_it_pays()
                 with torch.inference_mode(), serving(self.module), self._linears.used():
@@ -179,8 +184,12 @@ class NativeEngine:
                         ended = self._step()
                 # The last answers come when the module is as the learner left it: who waits may train at once.
                 self._answer(ended)
+            except torch.OutOfMemoryError as error:
+                short = error.with_traceback(None)  # which would hold on to the failed step's tensors
             except BaseException as error:
                 self._fail(error)
+            if short is not None and not self._begin_again_smaller():
+                self._fail(short)
 
     def _pack_if_it_pays(self) -> None:
         """Lay weights out for a rollout of many steps; a short one uses them if they are."""
@@ -226,6 +235,31 @@ class NativeEngine:
     def _answer(self, ended: list[tuple[Pending, FinishReason]]) -> None:
         for sequence, reason in ended:
             sequence.finish(reason, self.policy_version)
+
+    def _begin_again_smaller(self) -> bool:
+        """After memory ran out: a smaller cache and smaller prefills, and all pending requests anew, which get the same
+        tokens. False if that was tried often enough, or is not possible."""
+        with self._changed:
+            if self._decoder is None or self._shrunk >= _MOST_SHRUNK:
+                return False
+            self._shrunk += 1
+            self._batch = None
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.prefill_tokens = max(1024, self.prefill_tokens // 2)
+            self.cache_tokens = max(pages_for(self.max_len) * PAGE, int(_SHRINK * self.cache_tokens))
+            self._allocate()
+            self._waiting.clear()
+            for sequence in self._pending.values():
+                self._waiting.add(sequence)
+        logger.warning(
+            "the GPU's memory ran out while sampling: it goes on with a KV cache of %s tokens and prefills of %s; lower "
+            "rollout.gpu_memory_utilization to spare it that",
+            f"{self.cache_tokens:,}",
+            f"{self.prefill_tokens:,}",
+        )
+        return True
 
     def _fail(self, error: BaseException) -> None:
         """Tell everybody who waits; the engine is empty and usable afterwards."""

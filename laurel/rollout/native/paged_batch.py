@@ -126,6 +126,17 @@ class PagedBatch:
         self._others_wait = waiting.count > 0
         if self._seats and len(self._free_slots) < min(self.slots // _SLOTS_PER_PREFILL, waiting.count):
             return []
+        admitted = self._admit(waiting)
+        if not admitted and not self._seats and self._prefixes:
+            # A prompt that was admitted in part keeps pages that one put out of its slot needs to go on
+            for prefix in self._prefixes.values():
+                self._pool.release(prefix.pages)
+            self._prefixes.clear()
+            admitted = self._admit(waiting)
+        self._others_wait = waiting.count > 0
+        return admitted
+
+    def _admit(self, waiting: Waiting) -> list[Admitted]:
         room = self._pool.free - int(_RESERVE * self.cache.pages if self._seats else 0)
 
         def fits(context: tuple[int, ...], siblings: int) -> int:
@@ -136,9 +147,7 @@ class PagedBatch:
                 room -= shared + count
             return count
 
-        admitted = waiting.take(len(self._free_slots), fits)
-        self._others_wait = waiting.count > 0
-        return admitted
+        return waiting.take(len(self._free_slots), fits)
 
     def _take_in(self, admitted: list[Admitted]) -> None:
         """The prompts into the cache, the sequences into slots, and their first tokens."""

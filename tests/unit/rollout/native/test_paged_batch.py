@@ -103,12 +103,48 @@ def test_too_few_pages_make_the_last_wait_and_change_no_answer(make: Any) -> Non
     _same(found, _answers(make(tiny(), paged=False), requests))
 
 
+def test_a_cache_of_hardly_more_than_one_sequence_comes_to_an_end(make: Any) -> None:
+    """Prompts admitted in part, and sequences put out of their slots, want the same few pages."""
+    requests = [request(i, prompt(PAGE + 10, i // 4), seed=i, max_tokens=2 * PAGE) for i in range(12)]
+    found = _answers(make(tiny(), paged=True, cache_tokens=4 * PAGE), requests)
+    _same(found, _answers(make(tiny(), paged=False), requests))
+
+
 def test_top_p_beside_plain_sampling(make: Any) -> None:
     requests = [
         request(i, prompt(6, i // 2), seed=i, max_tokens=12, top_p=0.7 if i % 2 else 1.0, top_k=5 if i % 3 else -1)
         for i in range(9)
     ]
     _same(_answers(make(tiny(), paged=True), requests), _answers(make(tiny(), paged=False), requests))
+
+
+def test_memory_that_runs_out_makes_the_cache_smaller_and_changes_no_answer(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice, once while decoding: requests begin anew and get the tokens that they would have got."""
+    from laurel.models import decoder
+
+    requests = [request(i, prompt(20, i // 2), seed=i, max_tokens=30) for i in range(8)]
+    expected = _answers(make(tiny(), paged=True), requests)
+    engine = make(tiny(), paged=True)
+    before = engine.cache_tokens
+    calls = 0
+    gated = decoder.gated
+
+    def short_of_memory(*arguments: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls in (1, 12):
+            raise torch.OutOfMemoryError("no memory left")
+        return gated(*arguments)
+
+    monkeypatch.setattr(decoder, "gated", short_of_memory)
+    _same(_answers(engine, requests), expected)
+    assert engine.cache_tokens < 0.6 * before
+    monkeypatch.setattr(decoder, "gated", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no memory left")))
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.submit(request("never", prompt(5))).result(60)
+    assert engine.pending == 0
 
 
 def test_limits_are_told(make: Any) -> None:
