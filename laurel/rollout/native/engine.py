@@ -254,8 +254,8 @@ class NativeEngine:
             for sequence in self._pending.values():
                 self._waiting.add(sequence)
         logger.warning(
-            "the GPU's memory ran out while sampling: it goes on with a KV cache of %s tokens and prefills of %s; lower "
-            "rollout.gpu_memory_utilization to spare it that",
+            "the GPU's memory ran out while sampling: it goes on with a KV cache of %s tokens and prefills of %s. Lower"
+            " rollout.gpu_memory_utilization to spare it that",
             f"{self.cache_tokens:,}",
             f"{self.prefill_tokens:,}",
         )
