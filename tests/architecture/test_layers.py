@@ -28,6 +28,15 @@ DOORS = {
     "tensorboard": ("tracking/loggers.py",),
     "torch.utils.tensorboard": ("tracking/loggers.py",),
     "matplotlib": ("tracking/plot.py",),
+    "triton": (
+        "models/kernels/layers_triton.py",
+        "models/kernels/log_probs_triton.py",
+        "models/kernels/paged_attention_triton.py",
+        "models/kernels/rows_triton.py",
+        "models/kernels/train_triton.py",
+        "rollout/native/draw_triton.py",
+        "weights/fingerprint_triton.py",
+    ),
     "torch.distributed": ("learner/", "weights/", "preflight/bandwidth.py"),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
