@@ -66,7 +66,8 @@ def _machine(values: Values, given: frozenset[str]) -> list[str]:
     gpus = visible_gpus() if automatic or values["trainer.n_gpus_per_node"] is None else 0
     if automatic:
         # Who asks for several GPUs means GPUs: the command may be typed on a head node that has none
-        several = "trainer.n_gpus_per_node" in given and values["trainer.n_gpus_per_node"] > 1
+        # (a number that is refused is null here)
+        several = "trainer.n_gpus_per_node" in given and (values["trainer.n_gpus_per_node"] or 0) > 1
         values["trainer.device"] = "cuda" if gpus or several else "cpu"
         if several and not gpus:
             notes.append(

@@ -113,7 +113,7 @@ class Actor(Section):
     ppo_micro_batch_size_per_gpu: Positive | None = None
     """Trajectories per forward; null packs by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool | None = None
-    """Pack by token budget, whatever micro-batch size is given; null: if none is, or if more than it fit on the GPU."""
+    """Pack by token budget, whatever micro-batch size is given; null: if none is, or on a GPU if twice as many fit."""
     ppo_max_token_len_per_gpu: Positive | None = None
     """Token budget of one forward and backward; null is what the GPU's memory has room for, 16384 on a CPU."""
     ppo_epochs: Positive = 1
@@ -190,7 +190,7 @@ class Rollout(Section):
     log_prob_micro_batch_size_per_gpu: Positive | None = None
     """Trajectories per forward when old log-probabilities are computed; null packs by tokens."""
     log_prob_use_dynamic_bsz: bool | None = None
-    """Pack by token budget, whatever micro-batch size is given; null: if none is, or if more than it fit on the GPU."""
+    """Pack by token budget, whatever micro-batch size is given; null: if none is, or on a GPU if twice as many fit."""
     log_prob_max_token_len_per_gpu: Positive | None = None
     """Token budget of a log-probability forward; null is what the GPU's memory has room for, 16384 on a CPU."""
     val_kwargs: ValKwargs = ValKwargs()
@@ -202,7 +202,7 @@ class Ref(Section):
     log_prob_micro_batch_size_per_gpu: Positive | None = None
     """Trajectories per reference forward; null packs by tokens."""
     log_prob_use_dynamic_bsz: bool | None = None
-    """Pack by token budget, whatever micro-batch size is given; null: if none is, or if more than it fit on the GPU."""
+    """Pack by token budget, whatever micro-batch size is given; null: if none is, or on a GPU if twice as many fit."""
     log_prob_max_token_len_per_gpu: Positive | None = None
     """Token budget of a reference forward; null is what the GPU's memory has room for, 16384 on a CPU."""
     fsdp_config: Fsdp = Fsdp()
@@ -226,7 +226,7 @@ class Critic(Section):
     ppo_micro_batch_size_per_gpu: Positive | None = None
     """Trajectories per critic forward; null packs by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool | None = None
-    """Pack by token budget, whatever micro-batch size is given; null: if none is, or if more than it fit on the GPU."""
+    """Pack by token budget, whatever micro-batch size is given; null: if none is, or on a GPU if twice as many fit."""
     ppo_max_token_len_per_gpu: Positive | None = None
     """Token budget of a critic forward and backward; null is what the GPU's memory has room for, 32768 on a CPU."""
     ppo_epochs: Positive | None = None

@@ -88,7 +88,7 @@ class InformativeGroups:
             f"{mean:.3g} on average. Give prompts that the model answers rightly now and then, or sample more of each "
             f"(actor_rollout_ref.rollout.n)"
             + (", or allow more (max_num_gen_batches, data.gen_batch_size)" if capped else "")
-            + ". Nothing learned before this step is lost: a checkpoint holds it"
+            + (". Nothing learned before this step is lost: a checkpoint holds it" if step > 1 else "")
         )
 
     def _metrics(self, kept: Sequence[Group], dropped: Sequence[Group], batches: int) -> dict[str, float]:

@@ -30,7 +30,10 @@ def memory_rows(config: Config, validation_rows: int) -> Iterator[Row]:
     free = (found or ASSUMED) - CONTEXT
     plan = plan_memory(config, models, free, sequences)
     whose = "this machine's GPU" if found else "a GPU that is assumed, since none is here; the ranks plan for theirs"
-    yield "memory", f"{(found or ASSUMED) / GIB:.1f} GiB of {whose}; at most {plan.predicted / GIB:.1f} GiB in tensors"
+    yield (
+        "memory",
+        f"{(found or ASSUMED) / GIB:.1f} GiB of {whose}; {plan.predicted / GIB:.1f} GiB in tensors at the fullest",
+    )
     yield from ((f"  {phase.name}", f"{phase.peak / GIB:.2f} GiB: {listed(phase.parts)}") for phase in plan.phases)
     yield from _chosen(config, plan, models)
     problem = misfit(plan.config, Room(models, free, sequences))

@@ -5,7 +5,8 @@ import shlex
 import pytest
 
 from laurel.config.estimators import ESTIMATORS
-from laurel.config.load import load
+from laurel.config.keys import leaves
+from laurel.config.load import load, read
 from laurel.types import ConfigError
 
 OPTION_1 = shlex.split("""
@@ -252,3 +253,12 @@ def test_groups_as_dicts_and_empty_groups(tmp_path):
 def test_the_nearest_choice_is_named_by_any_usual_name(word, nearest):
     key = word.partition("=")[0]
     assert problems(word)[key].cure.endswith(f"; did you mean {nearest}?")
+
+
+@pytest.mark.parametrize("value", ["@@", "-7", "0", "{a: 1}"])
+@pytest.mark.parametrize("key", sorted(leaves()))
+def test_a_wrong_value_of_any_key_is_told_and_breaks_nothing_else(key, value):
+    """With the device left to the machine, as most people leave it: what follows from a refused value must not fail."""
+    wrong = ["algorithm.adv_estimator=nosuch", f"{key}={value}"]
+    found = {problem.field for problem in read(wrong).problems}
+    assert "algorithm.adv_estimator" in found

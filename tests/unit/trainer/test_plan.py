@@ -142,7 +142,7 @@ def test_memory_of_a_gpu_is_shown_by_phase_with_what_was_chosen_and_why(model, f
     words += ("data.train_batch_size=128", "actor_rollout_ref.rollout.n=8", "data.max_prompt_length=128")
     monkeypatch.setattr(memory_rows, "gpu_memory", lambda: 139.8 * GIB)
     found = rows(*words)
-    assert found["memory"] == "139.8 GiB of this machine's GPU; at most 89.5 GiB in tensors"
+    assert found["memory"] == "139.8 GiB of this machine's GPU; 89.5 GiB in tensors at the fullest"
     assert found["rollout"] == (
         "15.98 GiB: actor's weights 0.92, actor's masters and moments 5.52, KV cache 7.50, logits 1.74, sampling 0.30"
     )
