@@ -1,8 +1,8 @@
 """The steps of a decoder layer between its matrix products. On a GPU each is one kernel; elsewhere plain torch.
 
 What layers add up stays float32 from the embedding to the last norm, here and in models/layer.py, which trains: the
-Hugging Face modules round it to bfloat16 after each layer, which costs half of the agreement between a rollout's
-log-probabilities and the learner's.
+Hugging Face modules round it to bfloat16 after each layer, which makes a rollout's log-probabilities differ
+from the learner's by half as much again, or more.
 """
 
 from __future__ import annotations
