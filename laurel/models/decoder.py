@@ -80,9 +80,8 @@ class Decoder:
         self.scaled = scale != 1.0
         self.scale: float = backbone.layers[0].self_attn.scaling
         self.rope = _rope_table(backbone, max_len)
-        around_one = config.model_type == "gemma"
-        self.layers = [_layer(layer, around_one) for layer in backbone.layers]
-        self.norm = _norm(backbone.norm, around_one)
+        self.layers = [_layer(layer, config) for layer in backbone.layers]
+        self.norm = norm_of(backbone.norm, config)
         self.head: Tensor = head.weight
 
     def __call__(self, ids: Tensor, positions: Tensor, places: Tensor, cache: PagedCache, attend: Attend) -> Tensor:
@@ -173,31 +172,30 @@ def adjacent(parameters: Sequence[Tensor]) -> bool:
     return True
 
 
-def _layer(layer: Any, around_one: bool) -> Layer:
+def _layer(layer: Any, config: Any) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     heads = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = None
     if hasattr(attention, "q_norm"):
-        norms = HeadNorms(attention.q_norm.weight, attention.k_norm.weight, _eps(attention.q_norm))
+        query, key = (norm_of(norm, config) for norm in (attention.q_norm, attention.k_norm))
+        norms = HeadNorms(query.weight, key.weight, query.eps)
     return Layer(
-        before_attention=_norm(layer.input_layernorm, around_one),
+        before_attention=norm_of(layer.input_layernorm, config),
         qkv=side_by_side([projection.weight for projection in heads]),
         qkv_bias=None if heads[0].bias is None else side_by_side([projection.bias for projection in heads]),
         norms=norms,
         out=attention.o_proj.weight,
         out_bias=attention.o_proj.bias,
-        before_mlp=_norm(layer.post_attention_layernorm, around_one),
+        before_mlp=norm_of(layer.post_attention_layernorm, config),
         gate_up=side_by_side([mlp.gate_proj.weight, mlp.up_proj.weight]),
         down=mlp.down_proj.weight,
     )
 
 
-def _norm(norm: Any, around_one: bool) -> Norm:
-    return Norm(norm.weight, _eps(norm), around_one)
-
-
-def _eps(norm: Any) -> float:
-    return norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+def norm_of(norm: Any, config: Any) -> Norm:
+    """A norm module of a model with this ``config``, with its weight as it is now."""
+    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+    return Norm(norm.weight, eps, around_one=config.model_type == "gemma")
 
 
 def _mlp(layer: Any) -> tuple[Any, ...]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from laurel.models.attention import Packing
-from laurel.models.decoder import NotServed, activation_of, adjacent, fuse_projections, refuse, side_by_side
-from laurel.models.kernels.layers import Norm, rms_norm
+from laurel.models.decoder import NotServed, activation_of, adjacent, fuse_projections, norm_of, refuse, side_by_side
+from laurel.models.kernels.layers import rms_norm
 from laurel.models.recompute import recomputed
 from laurel.models.rows import attend_qkv
 from laurel.models.trained import add_norm, gate
@@ -48,27 +48,23 @@ class FastLayer:
 
     def __init__(self, layer: Any):
         self.layer = layer
-        config, attention = layer.self_attn.config, layer.self_attn
-        self.around_one = config.model_type == "gemma"
+        self.config = config = layer.self_attn.config
         self.activation = activation_of(config)
-        self.eps = config.rms_norm_eps
-        self.sizes = (config.num_attention_heads, config.num_key_value_heads, attention.head_dim)
+        self.sizes = (config.num_attention_heads, config.num_key_value_heads, layer.self_attn.head_dim)
 
     def __call__(
         self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], packing: Packing, **ignored: Any
     ) -> Tensor:
         """(1, C, H) to (1, C, H), float32 from the first layer on."""
         attention, mlp = self.layer.self_attn, self.layer.mlp
-        hidden, x = add_norm(hidden_states[0].float(), None, self._norm(self.layer.input_layernorm))
+        hidden, x = add_norm(hidden_states[0].float(), None, norm_of(self.layer.input_layernorm, self.config))
         qkv = self._head_norms(_together(x, attention.q_proj, attention.k_proj, attention.v_proj))
         cos, sin = (table[0] for table in position_embeddings)
         attended = attend_qkv(qkv, cos, sin, packing, sizes=self.sizes, scale=attention.scaling)
-        hidden, x = add_norm(hidden, attention.o_proj(attended), self._norm(self.layer.post_attention_layernorm))
+        before_mlp = norm_of(self.layer.post_attention_layernorm, self.config)
+        hidden, x = add_norm(hidden, attention.o_proj(attended), before_mlp)
         update = mlp.down_proj(gate(_together(x, mlp.gate_proj, mlp.up_proj), self.activation))
         return (hidden + update)[None]
-
-    def _norm(self, module: Any) -> Norm:
-        return Norm(module.weight, self.eps, self.around_one)
 
     def _head_norms(self, qkv: Tensor) -> Tensor:
         attention = self.layer.self_attn
@@ -76,8 +72,8 @@ class FastLayer:
             return qkv
         heads, kv_heads, dim = self.sizes
         query, key, value = qkv.view(qkv.shape[0], -1, dim).split((heads, kv_heads, kv_heads), 1)
-        query = rms_norm(query, Norm(attention.q_norm.weight, self.eps))
-        key = rms_norm(key, Norm(attention.k_norm.weight, self.eps))
+        query = rms_norm(query, norm_of(attention.q_norm, self.config))
+        key = rms_norm(key, norm_of(attention.k_norm, self.config))
         return torch.cat((query, key, value), 1).flatten(1)
 
 

@@ -73,10 +73,9 @@ class Batch:
             self.live += group.sequences
         return self._release(self._sample(logits))
 
-    def forget(self) -> list[Sequence]:
+    def forget(self) -> None:
         """Empty all slots."""
-        live, self.live, self._saved = self.live, [], {}
-        return live
+        self.live, self._saved = [], {}
 
     def drop(self, ids: frozenset[str]) -> list[Sequence]:
         """Take the sequences of these requests out of their slots."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from laurel.models.decoder import Decoder
+from laurel.models.devices import moved
 from laurel.models.paged import PAGE, PagedCache, pages_for
 from laurel.rollout.engine import EngineError
 from laurel.rollout.native.batch import Counters
@@ -71,6 +72,10 @@ class _Look:
     count: Tensor
     done: torch.cuda.Event | None
 
+    def wait(self) -> None:
+        if self.done is not None:
+            self.done.synchronize()
+
 
 @dataclass
 class PagedBatch:
@@ -104,9 +109,8 @@ class PagedBatch:
     def live(self) -> list[_Seat]:
         return self._seats
 
-    def forget(self) -> list[Sequence]:
+    def forget(self) -> None:
         """Empty all slots."""
-        gone = [seat.sequence for seat in getattr(self, "_seats", [])]
         self._state.status.fill_(STOPPED)
         self._pool = PagePool(self.cache.pages)
         self._free_slots = list(range(self.slots - 1, -1, -1))
@@ -116,7 +120,6 @@ class PagedBatch:
         self._rows_changed = True
         self._ahead, self._others_wait = _STEPS_AHEAD, False
         self.preempted.clear()
-        return gone
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -268,8 +271,7 @@ class PagedBatch:
 
     def _see(self, look: _Look) -> Ended:
         """The sequences that had ended by then, out of their slots."""
-        if look.done is not None:
-            look.done.synchronize()
+        look.wait()
         status = look.status.tolist()
         over = [seat for seat in look.seats if seat.taken and status[seat.slot] != LIVE]
         self._read(over, look.count)
@@ -353,18 +355,14 @@ class PagedBatch:
         dropped = [seat for seat in self._seats if seat.sequence.request.id in ids]
         if dropped:
             look = self._record(dropped)
-            if look.done is not None:
-                look.done.synchronize()
+            look.wait()
             self._state.status[self._up([seat.slot for seat in dropped], torch.int64)] = STOPPED
             self._read(dropped, look.count)
         return [seat.sequence for seat in dropped]
 
     def _up(self, values: Any, dtype: torch.dtype | None = None) -> Tensor:
         """Numbers to the device, without waiting for it."""
-        tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
-        if not self._on_gpu:
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return moved(values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype), self.device)
 
 
 def _filtered(sampling: SamplingParams) -> bool:
