@@ -118,3 +118,9 @@ def test_a_rejection_that_keeps_nothing_is_a_problem(given: dict, cure: str) -> 
 def test_a_rejection_that_keeps_something_is_fine(lower: float | None) -> None:
     given = {"rollout_rs": "token", "rollout_rs_threshold": 2.0, "rollout_rs_threshold_lower": lower}
     assert problems(algorithm={"rollout_correction": given}) == []
+
+
+@pytest.mark.parametrize(("veto", "found"), [(1.0, True), (2.0, True), (0.999, False), (1e-4, False), (None, False)])
+def test_a_veto_that_takes_nearly_every_row_is_a_problem(veto: float | None, found: bool) -> None:
+    fields = problems(algorithm={"rollout_correction": {"rollout_token_veto_threshold": veto}})
+    assert ("algorithm.rollout_correction.rollout_token_veto_threshold" in fields) is found

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from published_shapes import QWEN_05, QWEN_7
 from unit.models.traced import traced
 
 from laurel.config.tree import Rollout
@@ -31,14 +32,6 @@ from laurel.models.memory import (
 )
 from laurel.rollout.native.steps import sizes_up_to
 
-QWEN_05 = {
-    "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True,
-}  # fmt: skip
-QWEN_7 = {
-    "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
-    "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
-}  # fmt: skip
 SMALL = {
     "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
     "intermediate_size": 3072, "vocab_size": 20000, "head_dim": 128, "pad_token_id": None, "bos_token_id": None,

@@ -41,8 +41,8 @@ def informative(want: int, *, most: int = 0, say=lambda line: None) -> Informati
     return InformativeGroups(want=want, metric="acc", most=most, rows=6, say=say)
 
 
-def gather(select, data: Data):
-    return select.gather(data.draw, data.sample, step=7)
+def gather(select, data: Data, step=7):
+    return select.gather(data.draw, data.sample, step=step)
 
 
 def test_every_group_of_one_batch_is_taken_as_it_is():
@@ -146,3 +146,11 @@ def test_a_reward_function_without_acc_is_told_how_to_report_it():
     bare = Trajectory(0, (), "stop", 0, score=Score(1.0))
     with pytest.raises(LaurelError, match=r"metric=acc: the reward function reports no acc for row 5 .*metric=score"):
         value_of(bare, one.prompt, "acc")
+
+
+@pytest.mark.parametrize(("step", "said"), [(1, False), (2, True)])
+def test_a_checkpoint_is_spoken_of_only_if_something_was_learned(step, said):
+    data = Data({0: RIGHT, 1: MIXED, 2: WRONG, 3: WRONG, 4: WRONG, 5: WRONG}, 3)
+    with pytest.raises(NothingToLearn) as error:
+        gather(informative(2, most=2), data, step=step)
+    assert ("a checkpoint holds it" in str(error.value)) is said

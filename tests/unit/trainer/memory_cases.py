@@ -6,18 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from published_shapes import QWEN_05, QWEN_7
 
 from laurel.config.load import load
 from laurel.config.tree import Config
 
-QWEN_05 = {
-    "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True,
-}  # fmt: skip
-QWEN_7 = {
-    "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
-    "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
-}  # fmt: skip
 HALF, SEVEN = 494_032_768, 7_615_616_512
 GIB = 2**30
 A100, H200 = 78.8 * GIB, 139.3 * GIB  # what a process finds free
