@@ -42,9 +42,9 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def _learner(folder: Path) -> PolicyLearner:
-    config = Config.model_validate(
-        {"actor_rollout_ref": {"model": {"path": str(folder), "enable_gradient_checkpointing": False}}}
-    )
+    """Without clipping, which would scale the gradients that tests look at."""
+    model = {"path": str(folder), "enable_gradient_checkpointing": False}
+    config = Config.model_validate({"actor_rollout_ref": {"model": model, "actor": {"optim": {"clip_grad": 1e9}}}})
     return PolicyLearner("actor", config, ranks=Ranks(device=torch.device("cuda:0")))
 
 
