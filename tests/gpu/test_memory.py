@@ -97,7 +97,7 @@ def test_masters_and_moments_in_cpu_memory_give_the_same_update(folder: Path) ->
         held = torch.cuda.memory_allocated() - before
         parameters = sum(p.numel() for p in learner.module.parameters())
         assert held == pytest.approx((2 if offload else 14) * parameters, rel=0.05)
-        _update(learner, 1 << 20)
+        _step_twice(learner)
         assert torch.cuda.memory_allocated() - before == pytest.approx(held, rel=0.1)
         assert learner.optimizer is not None
         devices = {tensor.device.type for tensor in learner.optimizer.tensors().values()}
@@ -105,6 +105,15 @@ def test_masters_and_moments_in_cpu_memory_give_the_same_update(folder: Path) ->
         found[offload] = {name: tensor.cpu().clone() for name, tensor in learner.optimizer.tensors().items()}
         del learner
     for name, tensor in found[False].items():
-        # Gradients differ in their last bits from run to run, and Adam's first steps go by their signs
-        apart = (found[True][name] - tensor).abs().mean()
-        assert float(apart) <= (2e-5 if name.startswith("param/") else 0.02 * float(tensor.abs().mean())), name
+        assert torch.equal(found[True][name], tensor), name
+
+
+def _step_twice(learner: PolicyLearner) -> None:
+    """On gradients that are the same in every run: those of a backward differ in their last bits, and Adam's first
+    steps go by their signs."""
+    assert learner.optimizer is not None
+    random = torch.Generator("cuda").manual_seed(0)
+    for _ in range(2):
+        for name, parameter in learner.optimizer.parameters.items():
+            learner.optimizer.gradients[name] = torch.randn(parameter.shape, generator=random, device="cuda")
+        learner.optimizer.step()
