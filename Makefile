@@ -2,15 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: quickstart test test-all lint docs env clean
+.PHONY: quickstart test test-all lint docs env launch-env clean
 
 quickstart: env  ## train a real language model on this machine, in minutes
 	$(BIN)/laurel quickstart
 
-test: env lint  ## style, types and the tests that fit in 15 minutes on 2 cores
+test: env launch-env lint  ## style, types and the tests that fit in 15 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: env lint  ## also the slow ones
+test-all: env launch-env lint  ## also the slow ones
 	$(BIN)/python -m pytest
 
 lint: env
@@ -24,5 +24,8 @@ docs: env  ## docs/config.md from the configuration tree
 env:
 	@$(PYTHON) scripts/make_env.py
 
+launch-env:  ## Slurm, sshd and others for the launch tests, where they can be had
+	@$(PYTHON) scripts/make_launch_env.py
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .envs build dist .pytest_cache .ruff_cache .mypy_cache

@@ -170,7 +170,7 @@ def passed_environment() -> dict[str, str]:
 
     Ray gives a rank the environment of its node's raylet, which on a cluster started by hand is another shell's.
     """
-    prefixes = ("HF_", "TRANSFORMERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "LAUREL_")
+    prefixes = ("HF_", "TRANSFORMERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "LAUREL_", "RAY_DEBUG")
     return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -23,6 +24,13 @@ from laurel.workers.engines import build_engine
 from laurel.workers.fit import Fit
 
 COLLECTIVE_TIMEOUT_S = 1800.0  # Ray tells of a dead rank within seconds; this only ends what nobody watches any more
+_DEBUGGING_TIMEOUT_S = 7 * 24 * 3600.0
+
+
+def collective_timeout_s(environment: Mapping[str, str]) -> float:
+    """How long a rank waits for the others, which a debugger may hold for as long as a person reads."""
+    debugging = environment.get("RAY_DEBUG_POST_MORTEM") == "1" or bool(environment.get("RAY_DEBUG"))
+    return _DEBUGGING_TIMEOUT_S if debugging else COLLECTIVE_TIMEOUT_S
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class RankHost:
         """Rank 0 of several opens the store that all meet at, on a port that the system chooses; "" elsewhere."""
         if self.rank != 0 or self.world == 1:
             return ""
-        self.meeting = Meeting(host, self.world, COLLECTIVE_TIMEOUT_S)
+        self.meeting = Meeting(host, self.world, collective_timeout_s(os.environ))
         return self.meeting.address
 
     def build(self, meeting: str, updates: Updates, fit: Fit | None = None) -> None:
@@ -72,7 +80,7 @@ class RankHost:
             world=self.world,
             meeting=self.meeting or meeting or None,
             device=self.device,
-            timeout_s=COLLECTIVE_TIMEOUT_S,
+            timeout_s=collective_timeout_s(os.environ),
         )
         self.device = ranks.device
         torch.manual_seed(self.config.trainer.seed)

@@ -49,7 +49,7 @@ def describe(rank: int, device: str, threads: int) -> Member:
         threads=threads,
         gpu=_gpu(device),
         gpu_index=_gpu_index(device),
-        log=_stderr_file(),
+        log=stderr_file(),
         memory=_gpu_memory(device),
     )
 
@@ -82,7 +82,8 @@ def _gpu_index(device: str) -> int:
     return int(ids[0]) if ids and ids[0].isdigit() else 0
 
 
-def _stderr_file() -> str:
+def stderr_file() -> str:
+    """The file that this process's stderr goes to."""
     try:
         return str(Path(os.readlink("/proc/self/fd/2")))
     except OSError:  # no /proc

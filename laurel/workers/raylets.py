@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from laurel.types import LaurelError
 
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -52,6 +55,28 @@ def hand_started_cluster(raylets: Sequence[Raylet], uid: int) -> Raylet | None:
     except OSError:
         return None
     return next((raylet for raylet in raylets if raylet.address == address and raylet.uid == uid), None)
+
+
+@contextmanager
+def recorded_cluster(address: str) -> Iterator[None]:
+    """While it lasts, ``address`` is this machine's cluster started by hand: for ``ray`` commands and for Laurel.
+
+    ``ray start`` records it only if its folder is Ray's own. Raises LaurelError if the file may not be written.
+    """
+    file = current_cluster_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(address)
+    except OSError as error:
+        raise LaurelError(
+            f"cannot record the cluster in {file}: {error}; set RAY_TMPDIR to a folder of your own"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if file.read_text() == address:
+                file.unlink()
 
 
 def current_cluster_file() -> Path:

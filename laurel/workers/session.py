@@ -44,7 +44,7 @@ class RaySession:
             arguments = dict(ray_init or {})
             address = choose_address(arguments.pop("address", None), say=say)
             try:
-                self._start(arguments) if address is None else self._join(address, arguments)
+                self._start(arguments) if address is None else self._join(address, arguments, say)
             except BaseException:
                 self.close()
                 raise
@@ -106,10 +106,15 @@ class RaySession:
         ray.init(address="local", **(defaults | arguments))
         self.started = True
 
-    def _join(self, address: str, arguments: dict[str, Any]) -> None:
+    def _join(self, address: str, arguments: dict[str, Any], say: Say) -> None:
         for name, value in adopted_authentication(address, running_raylets(), os.environ).items():
             self._set(name, value)
         refresh_authentication()
+        if os.environ.get("RAY_AUTH_MODE", "disabled") != "token":
+            say(
+                f"warning: the Ray at {address} asks for no token: whoever reaches its ports can run code there. Start "
+                "its nodes with RAY_AUTH_MODE=token (docs/multinode.md)"
+            )
         defaults: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
         try:
             ray.init(address=address, **(defaults | arguments))

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from ray import ObjectRef
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from laurel.types import LaurelError
+from laurel.workers.debugger import Paused, paused
 from laurel.workers.session import Say
 
 REPORT_EVERY_S = 30.0
 _OTHERS_S = 2.0  # after a first failure, how long others may still say that they failed before
 _LOG_LINES = 20
+_PREAMBLE = (":job_id:", ":actor_name:", "laurel: this is")  # Ray's own first lines, and the rank's
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # A rank whose partner died fails in a collective; that is a consequence, never the cause.
@@ -91,7 +94,7 @@ def gather(
             raise WorkerError(f"{line}. That is the limit, trainer.placement_timeout; see the Ray logs of these nodes")
         if late and now - reported >= REPORT_EVERY_S:
             reported = now
-            say(still_waiting(late, what, now - start))
+            say(still_waiting(late, what, now - start) + attach_to(late))
     return answers
 
 
@@ -116,7 +119,7 @@ async def next_reply(stream: Any, member: Member, what: str, *, say: Say = print
     start = time.monotonic()
     try:
         while not (await asyncio.wait({task}, timeout=REPORT_EVERY_S))[0]:
-            say(still_waiting([member], what, time.monotonic() - start))
+            say(still_waiting([member], what, time.monotonic() - start) + attach_to([member]))
         return task.result()
     except RayError as error:
         raise first_cause([(0, error)], [member], what) from None
@@ -129,6 +132,20 @@ def still_waiting(members: Sequence[Member], what: str, waited_s: float) -> str:
     names = ", ".join(str(member) for member in members[:4])
     more = f" and {len(members) - 4} more" if len(members) > 4 else ""
     return f"Waiting {waited_s:.0f} s for {what}: {names}{more}"
+
+
+def attach_to(members: Sequence[Member]) -> str:
+    """Where a debugger can attach, if one of these ranks waits for it; else ""."""
+    places = {(member.ip, member.pid): member.rank for member in members}
+    waiting: list[tuple[int, Paused]] = []
+    with suppress(RayError, RuntimeError, OSError):  # words beside a wait, which the cluster's tables may not delay
+        waiting = [(places[one.ip, one.pid], one) for one in paused() if (one.ip, one.pid) in places]
+    return "".join(f"; rank {rank} is paused, attach a debugger to {one.ip}:{one.port}" for rank, one in waiting)
+
+
+def is_consequence(text: str) -> bool:
+    """Whether an error's type and message say that another rank failed first."""
+    return any(sign in text.lower() for sign in _CONSEQUENCES)
 
 
 def first_cause(failures: Sequence[tuple[int, RayError]], members: Sequence[Member], what: str) -> LaurelError:
@@ -152,8 +169,7 @@ def first_cause(failures: Sequence[tuple[int, RayError]], members: Sequence[Memb
 
 def _distance_from_cause(error: RayError) -> int:
     if isinstance(error, RayTaskError):
-        text = f"{type(error.cause).__name__}: {error.cause}".lower()
-        return 2 if any(sign in text for sign in _CONSEQUENCES) else 1
+        return 2 if is_consequence(f"{type(error.cause).__name__}: {error.cause}") else 1
     return 0 if isinstance(error, RayActorError) else 1
 
 
@@ -167,5 +183,5 @@ def last_lines(member: Member) -> str:
         lines = Path(member.log).read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    lines = [line for line in lines if not line.startswith((":job_id:", ":actor_name:"))][-_LOG_LINES:]  # Ray's own
+    lines = [line for line in lines if not line.startswith(_PREAMBLE)][-_LOG_LINES:]
     return f"\nThe end of its log {member.log}:\n" + "\n".join(lines) if lines else ""

@@ -15,6 +15,7 @@ import ray
 from ray.actor import ActorClass
 
 from laurel.types import Completion, Request
+from laurel.workers.failures import introduce, stacks_on_signal, writes_failures
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 Trained = Literal["actor", "critic"]
 
 
+@writes_failures
 class Rank:
     """One rank's process: its learners and its engine. Made by WorkerGroup, called by the clients of group.py."""
 
     def __init__(self, environment: Mapping[str, str], ranks_on_host: int):
         os.environ.update(environment)
+        stacks_on_signal()
         from laurel.workers.machine import settle
         from laurel.workers.notices import Notices
 
@@ -58,7 +61,9 @@ class Rank:
         from laurel.workers.host import RankHost
 
         self.host = RankHost(config, rank=rank, world=world, device=device)
-        return self.host.open_meeting(ray.util.get_node_ip_address())
+        ip = ray.util.get_node_ip_address()
+        introduce(rank, world, ip)
+        return self.host.open_meeting(ip)
 
     @ray.method(concurrency_group="learner")
     def build(self, meeting: str, updates: Updates, fit: Fit) -> None:

@@ -41,4 +41,4 @@ def test_cores_are_those_of_the_control_group(monkeypatch):
 
 
 def test_a_process_names_the_file_of_its_stderr():
-    assert machine._stderr_file() == os.readlink("/proc/self/fd/2")
+    assert machine.stderr_file() == os.readlink("/proc/self/fd/2")
