@@ -5,32 +5,14 @@ A host name may resolve to 127.0.1.1 on its own machine, and the first interface
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
+
+from laurel.config.network import addresses_of, is_loopback, route_source
 
 
 def resolve(host: str) -> list[str]:
     """IPv4 addresses of a name, those that only this machine can reach left out. Empty if it has none."""
-    try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return []
-    addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
-    return [address for address in addresses if not is_loopback(address)]
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.")
-
-
-def route_source(address: str) -> str | None:
-    """The address that this machine would use to speak with ``address``; no packet is sent. None without a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return None
+    return [address for address in addresses_of(host) if not is_loopback(address)]
 
 
 def own_address(others: Iterable[str]) -> str:

@@ -76,13 +76,12 @@ class Rendezvous:
     def _take_calls(self) -> None:
         while True:
             try:
-                connection, _ = self.listener.accept()
+                connection, (caller, _) = self.listener.accept()
             except OSError:  # closed
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(connection, caller), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        caller = connection.getpeername()[0]
+    def _serve(self, connection: socket.socket, caller: str) -> None:
         try:
             wire = greet(connection, self.token)
         except Stranger as stranger:

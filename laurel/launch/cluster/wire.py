@@ -29,20 +29,16 @@ class Closed(Exception):
 
 
 class Wire:
-    """One connection; ``send`` may be called from several threads, ``receive`` from one."""
+    """One connection; ``send`` may be called from several threads, ``receive`` from one.
+
+    Raises OSError if the other side is gone already. The addresses are kept, since a broken socket has none.
+    """
 
     def __init__(self, connection: socket.socket):
+        self.own_address, self.other_address = connection.getsockname()[0], connection.getpeername()[0]
         self._socket = connection
         self._rest = b""
         self._sending = threading.Lock()
-
-    @property
-    def own_address(self) -> str:
-        return str(self._socket.getsockname()[0])
-
-    @property
-    def other_address(self) -> str:
-        return str(self._socket.getpeername()[0])
 
     def send(self, **words: Any) -> None:
         """Raises Closed if the other side is gone."""
@@ -103,8 +99,8 @@ def call(address: str, port: int, token: str, *, timeout_s: float = _GREETING_S)
 
 def greet(connection: socket.socket, token: str) -> Wire:
     """Answer a caller as the head. Raises Stranger if it does not know the token, and closes the connection."""
-    wire = Wire(connection)
     try:
+        wire = Wire(connection)
         mine = secrets.token_hex(16)
         wire.send(greeting=_GREETING, nonce=mine)
         answer = wire.receive(_GREETING_S)

@@ -3,6 +3,7 @@
 import re
 import socket
 import stat
+import struct
 import threading
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from laurel.launch.cluster.ports import BLOCK, Block, candidates, take
 from laurel.launch.cluster.ray_node import ray_environment
 from laurel.launch.cluster.secret import VARIABLE, kept_token, ray_token, take_token
 from laurel.launch.cluster.terms import check_nodes, training_words
-from laurel.launch.cluster.wire import Closed, Stranger, call, greet
+from laurel.launch.cluster.wire import Closed, Stranger, Wire, call, greet
 from laurel.types import LaurelError
 
 TOKEN = "t" * 32
@@ -164,3 +165,19 @@ def test_the_words_of_the_training():
 
 def test_a_block_by_its_first_port():
     assert (Block(20_000).ray, Block(20_000).dashboard) == (20_001, 20_002)
+
+
+def test_a_wire_knows_its_addresses_when_the_other_side_has_reset_it():
+    """A node names the head that it lost; the socket itself no longer knows."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), timeout=5)
+        far, _ = listener.accept()
+        wire = Wire(near)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        far.close()  # with a reset
+        with pytest.raises(Closed):
+            wire.receive(5)
+        with pytest.raises(OSError, match="not connected"):
+            near.getpeername()
+        assert (wire.own_address, wire.other_address) == ("127.0.0.1", "127.0.0.1")
+        wire.close()
