@@ -50,8 +50,8 @@ def stacks(
 
 
 def _logs(address: str | None, folder: Path | None, nodes: list[str], tail: int) -> None:
-    from laurel.launch.everywhere import running_cluster
     from laurel.launch.logs import last_session, read_cluster, read_folder, show
+    from laurel.workers.everywhere import running_cluster
 
     if address and folder:
         raise LaurelError("--address and --folder: give one, a cluster either runs or is gone")
@@ -66,8 +66,8 @@ def _logs(address: str | None, folder: Path | None, nodes: list[str], tail: int)
 
 
 def _stacks(address: str | None, nodes: list[str], variables: bool) -> None:
-    from laurel.launch.everywhere import running_cluster
     from laurel.launch.stacks import read_cluster, show
+    from laurel.workers.everywhere import running_cluster
 
     running = running_cluster(address)
     if running is None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from laurel.launch.everywhere import join, on_each_node
 from laurel.types import LaurelError
+from laurel.workers.everywhere import join, on_each_node
 from laurel.workers.failures import FAILED, THIS_IS
 from laurel.workers.machine import stderr_file
 from laurel.workers.raylets import current_cluster_file

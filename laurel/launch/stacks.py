@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laurel.launch.everywhere import Answer, join, on_each_node
 from laurel.workers.debugger import Paused, paused
+from laurel.workers.everywhere import Answer, join, on_each_node
 from laurel.workers.failures import STACKS_SIGNAL, THIS_IS
 
 _PY_SPY_S = 20.0

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from laurel.launch import stacks
-from laurel.launch.everywhere import Answer, chosen_nodes
 from laurel.launch.stacks import Stack, catches, dump, find_py_spy, ranks_of, show
 from laurel.types import LaurelError
 from laurel.workers.debugger import Paused
+from laurel.workers.everywhere import Answer, chosen_nodes
 
 SLEEPER = """
 import time
