@@ -33,8 +33,8 @@ class Job:
         """Raises LaurelError if a platform would not take the name, or a secret is given with its value."""
         if not NAME.fullmatch(self.name):
             raise LaurelError(
-                f"--name={self.name}: use small letters, digits and dashes, a letter first, 40 at most (platforms agree "
-                "on no more)"
+                f"--name={self.name}: use small letters, digits and dashes, a letter first, 40 at most: what "
+                "every platform takes"
             )
         for secret in self.secrets:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", secret):
@@ -75,7 +75,7 @@ class SlurmOptions:
 
 @dataclass(frozen=True)
 class SkyPilotOptions:
-    """``accelerator`` is a type such as L4; ``mounts`` are TARGET=SOURCE; ``environment`` NAME=VALUE, no secrets."""
+    """``accelerator`` is a type such as L4; ``mounts`` are TARGET=SOURCE."""
 
     accelerator: str | None = None
     infra: str | None = None

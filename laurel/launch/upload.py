@@ -41,8 +41,8 @@ def check_upload(runtime_env: Path) -> int:
         largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:_SHOWN]
         named = ", ".join(f"{path} ({size / 2**20:.0f} MiB)" for path, size in largest)
         raise LaurelError(
-            f"{root} has {total / 2**20:.0f} MiB to send, Ray takes {limit / 2**20:.0f}; the largest: {named}. Move them "
-            f"elsewhere, or name them under excludes in {runtime_env} or in a file .rayignore"
+            f"{root} has {total / 2**20:.0f} MiB to send, Ray takes {limit / 2**20:.0f}; the largest: {named}. Move "
+            f"them elsewhere, or name them under excludes in {runtime_env} or in a file .rayignore"
         )
     return total
 
