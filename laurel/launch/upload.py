@@ -5,6 +5,7 @@ Ray refuses packages above a limit only after it has zipped them, and then does 
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import yaml
@@ -35,7 +36,7 @@ def check_upload(runtime_env: Path) -> int:
             sizes[path.relative_to(root)] = path.stat().st_size
 
     excludes = [packaging._get_excludes(root, list(settings.get("excludes") or []))]
-    packaging._dir_travel(root, excludes, note, include_gitignore=True, logger=_Quiet())
+    packaging._dir_travel(root, excludes, note, include_gitignore=True, logger=_Quiet(__name__))
     total, limit = sum(sizes.values()), packaging.GCS_STORAGE_MAX_SIZE
     if total >= limit:
         largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:_SHOWN]
@@ -47,10 +48,11 @@ def check_upload(runtime_env: Path) -> int:
     return total
 
 
-class _Quiet:
-    """Ray's walk says which ignore files it reads; that is no news here."""
+class _Quiet(logging.Logger):
+    """Ray's walk tells which ignore files it reads, which is no news here; what it cannot read is an error."""
 
-    def info(self, *words: object) -> None: ...
+    def info(self, *_words: object, **_more: object) -> None:
+        return
 
-    def error(self, message: str, *words: object) -> None:
-        raise LaurelError(message)
+    def error(self, msg: object, *_words: object, **_more: object) -> None:
+        raise LaurelError(str(msg))
