@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from ray.exceptions import RayError
 
 from laurel.config.tree import Config
 from laurel.types import LaurelError
+from laurel.workers.environment import passed_environment
 from laurel.workers.fit import Fit
 from laurel.workers.host import Updates
 from laurel.workers.notices import told
@@ -163,15 +163,6 @@ def start_ranks(placement: Placement, *, deadline_s: float, say: Say = print) ->
 def end(actor: ActorProxy[Rank]) -> None:
     """End a rank's process at once; one that is dead already is left alone."""
     ray.kill(cast(ActorHandle[Rank], actor), no_restart=True)
-
-
-def passed_environment() -> dict[str, str]:
-    """Variables of this process that decide what ranks find and say: where models lie, and how libraries behave.
-
-    Ray gives a rank the environment of its node's raylet, which on a cluster started by hand is another shell's.
-    """
-    prefixes = ("HF_", "TRANSFORMERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "LAUREL_", "RAY_DEBUG")
-    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 
 def describe_nodes(members: Sequence[Member]) -> list[str]:
