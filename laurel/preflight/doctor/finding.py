@@ -47,6 +47,14 @@ class Finding:
         return f"{said}; {self.cure}" if self.cure else said
 
 
+def of_error(topic: Topic, where: str, error: LaurelError, cure: str = "") -> Finding:
+    """An error of another room; without a ``cure`` its message ends with one, after a semicolon."""
+    if cure:
+        return Finding(topic, "error", where, str(error), cure)
+    what, _, said = str(error).rpartition("; ")
+    return Finding(topic, "error", where, what or said, said if what else "see docs/doctor.md")
+
+
 class NodesError(LaurelError):
     """What the doctor found on the nodes of a run that was about to start."""
 
