@@ -25,6 +25,10 @@ class Gpu:
     used: int
     driver: str
 
+    @property
+    def busy(self) -> bool:
+        return self.used > _BUSY
+
 
 @dataclass(frozen=True)
 class Gpus:
@@ -91,7 +95,7 @@ def judge(nodes: Mapping[str, Gpus], *, wanted: int, torch: Mapping[str, str] | 
             what = f"torch {(torch or {})[name]} is a build without CUDA"
             found.append(Finding("GPUs", "error", name, what, "install torch's CUDA build on every node"))
         for number, gpu in enumerate(gpus.shown or ()):
-            if wanted and gpu.used > _BUSY:
+            if wanted and gpu.busy:
                 what = f"GPU {number} ({gpu.uuid}) has {gpu.used / _GIB:.1f} of {gpu.total / _GIB:.1f} GiB in use"
                 cure = "`nvidia-smi` there shows by whom; end it, or less fits than planned"
                 found.append(Finding("GPUs", "warning", name, what, cure))

@@ -150,5 +150,12 @@ def judge_checkpoints(folder: str, disk: Room, *, parameters: Iterable[int]) -> 
     return [Finding("checkpoints", "error" if severe else "warning", "", what, cure)]
 
 
+def sizes(room: Room) -> str:
+    """Example: ``60.0 of 64.0 GiB``."""
+    if room.total >= GIB:
+        return f"{room.free / GIB:.1f} of {room.total / GIB:.1f} GiB"
+    return f"{room.free / 2**20:.0f} of {room.total / 2**20:.0f} MiB"
+
+
 def _size(count: float) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
