@@ -19,7 +19,7 @@ from laurel.workers.environment import passed_environment
 from laurel.workers.fit import Fit
 from laurel.workers.host import Updates
 from laurel.workers.notices import told
-from laurel.workers.placement import Device, Place, Placement, Wanted, reserve
+from laurel.workers.placement import Device, Node, Place, Placement, Wanted, reserve
 from laurel.workers.session import Say
 from laurel.workers.waiting import Member, gather
 from laurel.workers.worker import Rank, RemoteRank
@@ -56,12 +56,14 @@ class WorkerGroup:
         alone: bool,
         say: Say = print,
         plan: Callable[[int], Fit] | None = None,
+        examine: Callable[[Sequence[Node]], None] | None = None,
     ) -> WorkerGroup:
         """Reserve nodes, start a process per rank and build its models.
 
         ``alone``: Ray was started by this process, so no node can join. ``plan`` fits settings to the free memory of
-        the smallest GPU, in bytes (0 on CPUs); None takes them as they are. Raises PlacementError if the nodes do not
-        come within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
+        the smallest GPU, in bytes (0 on CPUs); None takes them as they are. ``examine`` looks at the nodes once they
+        are reserved, before any rank is started, and raises if the run would fail there. Raises PlacementError if the
+        nodes do not come within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
         """
         trainer = config.trainer
         device: Device = "cpu" if trainer.device == "cpu" else "cuda"
@@ -69,6 +71,8 @@ class WorkerGroup:
         placement = reserve(wanted, timeout_s=trainer.placement_timeout, alone=alone, say=say)
         group = cls((), placement, say=say)
         try:
+            if examine is not None:
+                examine([place.node for place in placement.places])
             group.handles = start_ranks(placement, deadline_s=trainer.placement_timeout, say=say)
             for line in describe_nodes(group.members):
                 say(line)

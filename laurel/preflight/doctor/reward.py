@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from laurel.config.tree import Config
 from laurel.preflight.doctor.finding import Finding, of_error
 from laurel.rewards.reward_fn import RewardError, RewardFn
 from laurel.types import Prompt
@@ -13,6 +14,12 @@ from laurel.types import Prompt
 OF_EACH = 2  # rows of each data source
 _FORMS = ("{}", "#### {}", r"\boxed{{{}}}", "<answer>{}</answer>")
 """How answers are written: as they are, as GSM8K and MATH want them, and as many functions of users do."""
+
+
+def custom_name(config: Config) -> str | None:
+    """What messages call the user's function; None where Laurel's own score."""
+    custom = config.reward.custom_reward_function
+    return None if custom.path is None else f"{custom.path}:{custom.name}"
 
 
 def sampled(prompts: Iterable[Prompt], of_each: int = OF_EACH) -> list[Prompt]:

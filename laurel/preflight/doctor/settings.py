@@ -49,18 +49,13 @@ def try_all(config: Config) -> Tried:
     prompts = _data(config, tokenizer, tried)
     kwargs = config.data.apply_chat_template_kwargs
     tried.findings += template.examine(tokenizer, config.actor_rollout_ref.model, prompts, kwargs)
-    tried.findings += try_reward(config, prompts)
-    return tried
-
-
-def try_reward(config: Config, prompts: Sequence[Prompt]) -> list[Finding]:
-    custom = config.reward.custom_reward_function
     try:
         function = load_reward_fn(config)
     except RewardError as error:
-        return [of_error("reward", "", error)]
-    named = None if custom.path is None else f"{custom.path}:{custom.name}"
-    return reward.examine(reward.sampled(prompts), function, custom=named)
+        tried.findings.append(of_error("reward", "", error))
+    else:
+        tried.findings += reward.examine(reward.sampled(prompts), function, custom=reward.custom_name(config))
+    return tried
 
 
 def _data(config: Config, tokenizer: Any, tried: Tried) -> list[Prompt]:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -22,7 +22,10 @@ from laurel.preflight.doctor.examination import Asked, Examination, Here, Node
 from laurel.preflight.doctor.finding import HERE, Finding, NodesError, errors
 from laurel.preflight.doctor.inspector import Inspector
 from laurel.preflight.doctor.report import Report, listed
-from laurel.preflight.doctor.settings import Tried, of_problems, try_all, try_reward
+from laurel.preflight.doctor.reward import custom_name, sampled
+from laurel.preflight.doctor.reward import examine as examine_reward
+from laurel.preflight.doctor.settings import Tried, of_problems, try_all
+from laurel.rewards.reward_fn import RewardFn
 from laurel.types import LaurelError, Prompt
 from laurel.workers.environment import passed_environment
 from laurel.workers.everywhere import Posts, chosen_nodes, join, running_cluster
@@ -30,8 +33,21 @@ from laurel.workers.placement import Node as PlacedNode
 from laurel.workers.session import usable_cores
 
 TOTAL_S = 55.0
-_SETTINGS_S = 45.0
-_BEFORE_RUN_S = 45.0
+_BEFORE_RUN_S, _REWARD_S = 45.0, 20.0
+_SLOW_SETTINGS = Finding(
+    "settings",
+    "error",
+    "",
+    f"tokenizer, data and reward function were not tried to their end within {TOTAL_S:.0f} s",
+    "look whether a disk or reward.custom_reward_function hangs",
+)
+_SLOW_REWARD = Finding(
+    "reward",
+    "warning",
+    "",
+    f"the reward function did not score a few answers within {_REWARD_S:.0f} s",
+    "every step waits for it: make it faster, or look whether it hangs",
+)
 
 
 def visit(address: str | None, reading: Reading | None) -> Report:
@@ -53,7 +69,7 @@ def visit(address: str | None, reading: Reading | None) -> Report:
         _look_here(report, config, start + TOTAL_S)
     else:
         _look_around(report, cluster, config, start + TOTAL_S)
-    tried = trial.result(min(_SETTINGS_S, start + TOTAL_S - time.monotonic()))
+    tried = trial.result(start + TOTAL_S - time.monotonic(), _SLOW_SETTINGS)
     report.findings += _new(tried.findings, report.findings)
     report.facts = tried.facts + report.facts
     report.seconds = time.monotonic() - start
@@ -61,16 +77,21 @@ def visit(address: str | None, reading: Reading | None) -> Report:
 
 
 def before_run(
-    config: Config, nodes: Sequence[PlacedNode], prompts: Sequence[Prompt], *, say: Callable[[str], object]
+    config: Config,
+    nodes: Sequence[PlacedNode],
+    prompts: Iterable[Prompt],
+    reward: RewardFn,
+    *,
+    say: Callable[[str], object],
 ) -> None:
     """The checks that need no long time, on the nodes that a run was given, before a model is loaded.
 
     ``say`` gets warnings. Raises NodesError with all errors in one report.
     """
     start = time.monotonic()
+    scored = _Aside(lambda: Tried(examine_reward(sampled(prompts, 1), reward, custom=custom_name(config))))
     own = ray.get_runtime_context().get_node_id()
     report = Report(ray.get_runtime_context().gcs_address)
-    report.findings += try_reward(config, prompts)
     rows = [row for row in ray.nodes() if row["Alive"] and row["NodeID"] in {node.id for node in nodes} | {own}]
     asked = named(rows, own)
     ends = start + _BEFORE_RUN_S
@@ -79,6 +100,7 @@ def before_run(
     else:
         with Posts(Inspector, rows, passed_environment()) as posts:
             Examination(posts, asked, config, report, ends).run(measure=False)
+    report.findings += scored.result(_REWARD_S, _SLOW_REWARD).findings
     report.seconds = time.monotonic() - start
     if errors(report.findings):
         told = "\n".join(listed(report.findings, ("error", "warning")))
@@ -165,12 +187,9 @@ class _Aside:
         except BaseException as error:  # raised again where the result is wanted
             self._error = error
 
-    def result(self, within_s: float) -> Tried:
+    def result(self, within_s: float, late: Finding) -> Tried:
+        """``late`` is found if it takes longer."""
         self._thread.join(max(0.0, within_s))
         if self._error is not None:
             raise self._error
-        if self._done is None:
-            what = f"tokenizer, data and reward function were not tried to their end within {TOTAL_S:.0f} s"
-            cure = "look whether a disk or reward.custom_reward_function hangs"
-            return Tried([Finding("settings", "error", HERE, what, cure)])
-        return self._done
+        return Tried([late]) if self._done is None else self._done
