@@ -19,7 +19,7 @@ import torch.distributed as dist
 from laurel.learner.dist import Meeting, join, leave
 from laurel.types import LaurelError
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = {"cpu": 10.0, "cuda": 15.0}
 """Of the meeting and of each collective."""
 _SIZES = {"cpu": 8 << 20, "cuda": 256 << 20}
 _ROUNDS = 4  # the first one connects
@@ -44,12 +44,12 @@ def measure(device: str, world: int) -> tuple[int, float]:
 def main(rank: int, world: int, host: str, device: str) -> None:
     if device == "cuda":
         torch.cuda.set_device(rank_on_node())
-    meeting = Meeting(host, world, TIMEOUT_S) if rank == 0 else None
+    meeting = Meeting(host, world, TIMEOUT_S[device]) if rank == 0 else None
     if meeting is not None:
         print(f"meeting {meeting.address}", flush=True)
     address = sys.stdin.readline().strip()
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    join(rank=rank, world=world, meeting=meeting or address, device=device, timeout_s=TIMEOUT_S)
+    join(rank=rank, world=world, meeting=meeting or address, device=device, timeout_s=TIMEOUT_S[device])
     size, seconds = measure(device, world)
     interface = os.environ.get("NCCL_SOCKET_IFNAME" if device == "cuda" else "GLOO_SOCKET_IFNAME", "")
     print("result", json.dumps({"bytes": size, "seconds": seconds, "interface": interface}), flush=True)
@@ -71,4 +71,7 @@ def _end_with_starter() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    try:
+        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    except LaurelError as error:
+        sys.exit(str(error))

@@ -54,6 +54,17 @@ def test_a_healthy_pair(hosts, small_ppo, tmp_path):
     assert f"2 nodes at {address}, looked at in" in output
     assert not run.exists(), "the doctor left something behind"
 
+    # With the choice that a user got wrong: the bridge, which has the same address on both
+    done = hosts.exec("node1", ["laurel", "doctor", "--json"], env={"GLOO_SOCKET_IFNAME": "docker0"}, timeout=LONGEST_S)
+    assert done.code == 1, done.output
+    report = json.loads(done.output[done.output.index("{\n") :])
+    (hung,) = named(report, "bandwidth", "error")
+    assert "an all-reduce by gloo over docker0 on node" in hung["what"]
+    assert "set GLOO_SOCKET_IFNAME to an interface by which all nodes reach each other" in hung["cure"]
+    assert {one["cure"] for one in named(report, "network", "warning")} == {
+        "set GLOO_SOCKET_IFNAME=eth0 unless it is meant"
+    }
+
 
 @pytest.mark.timeout(240)
 @pytest.mark.hosts(2, shm={"node1": 1 << 30, "node2": 48 << 20})

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from laurel.config.tree import Config
 from laurel.preflight.doctor import clock, gpus, network, paths, ports, space, trial, versions
-from laurel.preflight.doctor.finding import Finding
+from laurel.preflight.doctor.finding import Finding, Severity
 from laurel.preflight.doctor.inspector import Facts, Inspector
 from laurel.preflight.doctor.report import Report
 from laurel.preflight.doctor.settings import parameters_of, paths_of
@@ -19,7 +19,8 @@ from laurel.workers.everywhere import Answer
 
 _ROUND_S = 20.0
 _START_S = 30.0  # of the first round, in which processes start
-_MEET_S, _TRIAL_S = 25.0, 20.0
+_MEET_S = 25.0  # in which torch is imported
+_TRIAL_S = {"cpu": 14.0, "cuda": 20.0}  # somewhat longer than the ranks' own deadlines
 _DEEDS = {
     "look": "look at itself",
     "clock": "read its clock",
@@ -138,11 +139,15 @@ class Examination:
         if self.config is not None and not self.config.trainer.val_only:
             first = next(iter(rooms.values())).disks[CHECKPOINTS]
             found += space.judge_checkpoints(str(self.config.trainer.default_local_dir), first, parameters=parameters)
-        found += [
-            Finding("CPUs", "error", node.name, "offers no CPU to Ray", "start Ray there with --num-cpus=1 or more")
-            for node in self._looked
-            if node.cpus < 1
-        ]
+        found += self._cores()
+
+    def _cores(self) -> list[Finding]:
+        """A node that offers no CPU takes no rank; a head may be meant so."""
+        idle = [node.name for node in self._looked if node.cpus < 1]
+        few = len(self._looked) - len(idle) < (1 if self.config is None else self.config.trainer.nnodes)
+        severity: Severity = "error" if few else "note"
+        cure = "start Ray there with --num-cpus=1 or more, if it is to run ranks"
+        return [Finding("CPUs", severity, name, "offers no CPU to Ray, so it gets no rank", cure) for name in idle]
 
     def _cards(self, looked: Mapping[str, Facts]) -> list[Finding]:
         """GPUs, of those nodes that a run would take."""
@@ -226,16 +231,17 @@ class Examination:
             },
         )
         address = self._ask("meeting", {nodes[0].id: (_MEET_S,)}, _MEET_S + 1).get(nodes[0].id, "")
-        left = min(_TRIAL_S, self.ends - time.monotonic() - 2)
+        left = min(_TRIAL_S[plan.device], self.ends - time.monotonic() - 2)
         answers = self._ask("run_trial", {node.id: (address, left) for node in nodes}, left + 2)
         self._ask("close", {node.id: () for node in nodes if node.id in self.facts})
         outcomes = {node.name: answers.get(node.id, []) for node in nodes}
         if fact := trial.describe(plan, outcomes):
             self.report.facts.append(fact)
+        variable = network.NCCL if plan.device == "cuda" else network.GLOO
+        networks = {node: self.facts[node.id].network for node in nodes if node.id in self.facts}
         taken = {
-            node.name: network.taken(node.address, self.facts[node.id].network, host)
-            for node in nodes
-            if node.id in self.facts
+            node.name: its.chosen.get(variable) or network.taken(node.address, its, host)
+            for node, its in networks.items()
         }
         self.report.findings += trial.judge(plan, outcomes, taken)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from laurel.preflight.doctor.finding import Finding, Severity, errors
@@ -38,7 +38,7 @@ class Report:
         counts = [
             _count(number, severity)
             for severity in _TITLES
-            if severity != "note" and (number := sum(one.severity == severity for one in self.findings))
+            if severity != "note" and (number := sum(one.severity == severity for one in _together(self.findings)))
         ]
         return f"{where}, looked at in {self.seconds:.0f} s: {', '.join(counts) or 'nothing is wrong'}"
 
@@ -71,13 +71,10 @@ def listed(findings: Sequence[Finding], severities: Sequence[Severity] = ("error
 
 
 def _together(findings: Sequence[Finding]) -> list[Finding]:
-    places: dict[tuple[str, str, str], list[Finding]] = {}
+    places: dict[Finding, list[str]] = {}
     for finding in findings:
-        places.setdefault((finding.topic, finding.what, finding.cure), []).append(finding)
-    return [
-        Finding(same[0].topic, same[0].severity, ", ".join(one.where for one in same if one.where), what, cure)
-        for (_, what, cure), same in places.items()
-    ]
+        places.setdefault(replace(finding, where=""), []).append(finding.where)
+    return [replace(finding, where=", ".join(filter(None, where))) for finding, where in places.items()]
 
 
 def _plain(value: Any) -> Any:

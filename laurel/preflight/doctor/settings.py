@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,17 +38,24 @@ def of_problems(problems: Sequence[Problem]) -> list[Finding]:
     ]
 
 
-def try_all(config: Config) -> Tried:
-    """Reads the first rows alone, writes nothing. Runs the user's reward function, if one is set."""
+def try_all(config: Config, wrong: Collection[str] = ()) -> Tried:
+    """Reads the first rows alone, writes nothing. Runs the user's reward function, if one is set.
+
+    ``wrong`` are settings that a check found fault with: what needs them is not tried, so that nothing is said twice.
+    """
     tried = Tried()
+    if any(field.startswith("actor_rollout_ref.model.") for field in wrong):
+        return tried
     try:
         tokenizer = load_tokenizer(config.actor_rollout_ref.model)
     except LaurelError as error:
         tried.findings.append(of_error("tokenizer", "", error))
         return tried
-    prompts = _data(config, tokenizer, tried)
+    prompts = _data(config, tokenizer, tried, wrong)
     kwargs = config.data.apply_chat_template_kwargs
     tried.findings += template.examine(tokenizer, config.actor_rollout_ref.model, prompts, kwargs)
+    if any(field.startswith(("reward.", "data.reward_fn_key")) for field in wrong):
+        return tried
     try:
         function = load_reward_fn(config)
     except RewardError as error:
@@ -58,12 +65,12 @@ def try_all(config: Config) -> Tried:
     return tried
 
 
-def _data(config: Config, tokenizer: Any, tried: Tried) -> list[Prompt]:
+def _data(config: Config, tokenizer: Any, tried: Tried, wrong: Collection[str]) -> list[Prompt]:
     data, kwargs, found = config.data, config.data.apply_chat_template_kwargs, []
     splits = (("train", data.train_files, data.train_max_samples), ("val", data.val_files, data.val_max_samples))
     with tempfile.TemporaryDirectory() as nowhere:  # tokens of a few rows are not worth keeping
         for split, files, limit in splits:
-            if not files or (split == "train" and config.trainer.val_only):
+            if not files or f"data.{split}_files" in wrong or (split == "train" and config.trainer.val_only):
                 continue
             try:
                 rows = [count_rows(file) for file in files]

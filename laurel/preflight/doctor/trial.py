@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from laurel.preflight.doctor.finding import Finding
+from laurel.preflight.doctor.network import GLOO, NCCL
 
 Device = Literal["cpu", "cuda"]
 _MODULE = "laurel.preflight.bandwidth"
@@ -176,7 +177,7 @@ def judge(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]], taken: Mapping[
         for name in plan.ranks
     }
     used = ", ".join(f"{interface or 'no interface'} on {name}" for name, interface in taken.items())
-    variable = "NCCL_SOCKET_IFNAME" if plan.device == "cuda" else "GLOO_SOCKET_IFNAME"
+    variable = NCCL if plan.device == "cuda" else GLOO
     if any(failed.values()):
         said = "; ".join(f"{name}: {problem}" for name, problem in failed.items() if problem)
         what = f"an all-reduce by {plan.backend} over {used} failed: {said}"

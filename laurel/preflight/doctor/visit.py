@@ -26,7 +26,7 @@ from laurel.preflight.doctor.reward import custom_name, sampled
 from laurel.preflight.doctor.reward import examine as examine_reward
 from laurel.preflight.doctor.settings import Tried, of_problems, try_all
 from laurel.rewards.reward_fn import RewardFn
-from laurel.types import LaurelError, Prompt
+from laurel.types import LaurelError, Problem, Prompt
 from laurel.workers.environment import passed_environment
 from laurel.workers.everywhere import Posts, chosen_nodes, join, running_cluster
 from laurel.workers.placement import Node as PlacedNode
@@ -60,17 +60,19 @@ def visit(address: str | None, reading: Reading | None) -> Report:
     if cluster is None and address:
         raise LaurelError(f"--address {address}: no such cluster; name host:port of a running Ray")
     report, config = Report(cluster or ""), _usable(reading)
-    trial = _Aside(lambda: Tried() if config is None else try_all(config))
+    problems: list[Problem] = []
     if reading is not None:
-        problems = [*reading.problems]
+        problems += reading.problems
         problems += [one for one in check_all(reading.loaded.config) if one.field not in reading.suspects]
         report.findings += of_problems(problems)
+    wrong = {problem.field for problem in problems}
+    trial = _Aside(lambda: Tried() if config is None else try_all(config, wrong))
     if cluster is None:
         _look_here(report, config, start + TOTAL_S)
     else:
         _look_around(report, cluster, config, start + TOTAL_S)
     tried = trial.result(start + TOTAL_S - time.monotonic(), _SLOW_SETTINGS)
-    report.findings += _new(tried.findings, report.findings)
+    report.findings += tried.findings
     report.facts = tried.facts + report.facts
     report.seconds = time.monotonic() - start
     return report
@@ -162,14 +164,6 @@ def _look_around(report: Report, cluster: str, config: Config | None, ends: floa
         with Posts(Inspector, alive, passed_environment()) as posts:
             asked: Asked = posts
             Examination(asked, nodes, config, report, ends).run(measure=True)
-
-
-def _new(findings: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
-    """Without what the checks of the settings said in other words: a missing file is named once."""
-    if not any(finding.topic == "settings" for finding in known):
-        return list(findings)
-    said = " ".join(f"{finding.what} {finding.cure}" for finding in known)
-    return [finding for finding in findings if finding.what not in said]
 
 
 class _Aside:
