@@ -80,8 +80,8 @@ def judge(problems: Mapping[str, Mapping[str, str]], ports: str = "") -> list[Fi
         for problem, unreached in reasons.items():
             what = f"cannot connect to {_some(unreached)}: {problem}"
             cure = (
-                f"a firewall or security group is in between: allow every TCP port from {ports or '1024'} up among "
-                "the nodes of a job"
+                f"a firewall or security group is in between: allow TCP ports {ports or 'from 1024 up'} among the "
+                "nodes of a job"
             )
             found.append(Finding("ports", "error", name, what, cure))
     return found
