@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,18 +87,17 @@ class _Rank:
                 line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return ""
-            if line is None:
+            if line is None:  # the end, for whoever listens next too
+                self._lines.put(None)
                 return ""
             if line.startswith(f"{word} "):
                 return line.removeprefix(f"{word} ").strip()
 
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it ended; its outcome says why
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # it ended; its outcome says why
-            pass
 
     def outcome(self, within_s: float) -> Outcome:
         heard = self.hear("result", within_s)
@@ -111,7 +111,8 @@ class _Rank:
 
     def close(self) -> None:
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it ended before it was told where to meet
+                self._process.stdin.close()
         if not self._wait(1.0):
             self._process.kill()
             self._process.wait()
