@@ -133,9 +133,7 @@ def test_what_each_round_finds(config):
         config,
         clock={"2": time.time() + 500},
         knock={"1": {"b": "no answer within 5 s"}},
-        contents={
-            "2": {name: Content(problem=MISSING) for name in (config.actor_rollout_ref.model.path, "/d.parquet")}
-        },
+        contents={"2": dict.fromkeys(files, Content(problem=MISSING))},
         seek={"2": MISSING},
         run_trial={"2": [Outcome(problem="no result after 14 s")]},
     )
