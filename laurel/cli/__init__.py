@@ -5,7 +5,7 @@ One file a group of commands; importing it adds them.
 
 from __future__ import annotations
 
-from laurel.cli import cluster, data, launch, logs, training  # noqa: F401
+from laurel.cli import cluster, data, doctor, launch, logs, training  # noqa: F401
 from laurel.cli.app import app
 
 

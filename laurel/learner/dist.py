@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,9 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from laurel.config.network import interface_to
 from laurel.types import LaurelError
-
-_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
@@ -123,22 +119,3 @@ def choose_interface(host: str) -> None:
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
-def interface_to(host: str) -> str | None:
-    """The network interface that packets to ``host`` leave by; None if that cannot be told."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # sends nothing; only picks a route
-            source = probe.getsockname()[0]
-            for _, name in socket.if_nameindex():
-                request = struct.pack("256s", name.encode()[:15])
-                try:
-                    answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                except OSError:
-                    continue  # an interface without an IPv4 address
-                if socket.inet_ntoa(answer[20:24]) == source:
-                    return name
-    except OSError:
-        return None
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from laurel.data.prompts import PromptTable, load_prompts
 from laurel.data.sampler import PromptOrder
 from laurel.models.load import inspect
 from laurel.models.tokenizer import load_tokenizer, render_prompt, tokenizer_key
+from laurel.preflight.doctor.visit import before_run
 from laurel.rewards.reward_fn import RewardFn, load_reward_fn
 from laurel.rollout.pool import EnginePool
 from laurel.tracking.console import Progress
@@ -42,6 +44,7 @@ from laurel.workers.clients import ActorClient, CriticClient, RefClient, Weights
 from laurel.workers.fit import Fit
 from laurel.workers.group import WorkerGroup
 from laurel.workers.host import Updates
+from laurel.workers.placement import Node
 from laurel.workers.rollout_client import rollout_clients
 
 ALL_STEPS = 2**31  # after every step of any run
@@ -64,6 +67,10 @@ class Prepared:
     def fit(self, free: int) -> Fit:
         """The settings for ranks whose GPUs have ``free`` bytes. Raises LaurelError if they cannot do."""
         return fit_run(self.config, free, validation_rows=len(self.val_prompts), say=say)
+
+    def examine(self, nodes: Sequence[Node]) -> None:
+        """The doctor's look at the nodes of the run. Raises NodesError with everything that would make it fail."""
+        before_run(self.config, nodes, chain(self.train_prompts, self.val_prompts), self.reward, say=say)
 
     def as_fitted(self, fit: Fit) -> Prepared:
         """With the settings that the ranks have."""

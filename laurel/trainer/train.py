@@ -76,7 +76,14 @@ def execute(config: Config) -> Report:
     prepared = prepare(config)
     with (
         RaySession(config.ray_kwargs.ray_init, say=say) as session,
-        WorkerGroup.spawn(config, prepared.updates, alone=session.started, say=say, plan=prepared.fit) as group,
+        WorkerGroup.spawn(
+            config,
+            prepared.updates,
+            alone=session.started,
+            say=say,
+            plan=prepared.fit,
+            examine=prepared.examine,
+        ) as group,
         closing(build(prepared.as_fitted(group.fit), group)) as built,
     ):
         evaluate(built) if config.trainer.val_only else train(built)

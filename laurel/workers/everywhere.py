@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import ray
@@ -27,6 +28,7 @@ class Answer:
     host: str
     result: Any = None
     error: str = ""
+    node_id: str = ""
 
     def __str__(self) -> str:
         return f"node {self.ip} ({self.host})"
@@ -71,7 +73,48 @@ def on_each_node(
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
         refs[task.options(**options).remote(node["NodeManagerAddress"], *arguments)] = node
-    ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=deadline_s) if refs else ([], [])
+    answers += _collected(refs, deadline_s)
+    return sorted(answers, key=lambda answer: answer.ip)
+
+
+class Posts:
+    """One object of a class on each of some nodes, as an actor that holds no CPU and no GPU.
+
+    Use it as a context manager: leaving it ends them.
+    """
+
+    def __init__(self, kind: type, nodes: Sequence[dict[str, Any]], *arguments: Any):
+        """``kind(*arguments)`` on ``nodes``, rows of ``ray.nodes()``."""
+        self.nodes = list(nodes)
+        self._actors: dict[str, Any] = {}
+        remote: Any = ray.remote(kind)
+        for node in self.nodes:
+            here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
+            self._actors[node["NodeID"]] = remote.options(**options).remote(*arguments)
+
+    def __enter__(self) -> Posts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for actor in self._actors.values():
+            ray.kill(actor, no_restart=True)
+
+    def ask(self, method: str, arguments: Mapping[str, Sequence[Any]], *, deadline_s: float) -> dict[str, Answer]:
+        """``method(*arguments[id])`` at once on every node whose id is among ``arguments``; the answers by node id."""
+        rows = {node["NodeID"]: node for node in self.nodes}
+        refs = {
+            getattr(self._actors[node_id], method).remote(*words): rows[node_id] for node_id, words in arguments.items()
+        }
+        return {answer.node_id: answer for answer in _collected(refs, deadline_s)}
+
+
+def _collected(refs: Mapping[Any, dict[str, Any]], deadline_s: float) -> list[Answer]:
+    """The answers behind ``refs``, each of which is asked of a row of ``ray.nodes()``."""
+    ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=max(0.0, deadline_s)) if refs else ([], [])
+    answers = []
     for ref in ready:
         try:
             answers.append(_answer(refs[ref], result=ray.get(ref)))
@@ -79,7 +122,7 @@ def on_each_node(
             answers.append(_answer(refs[ref], error=f"could not answer: {str(error).strip().splitlines()[-1]}"))
     for ref in late:
         answers.append(_answer(refs[ref], error=f"did not answer within {deadline_s:.0f} s"))
-    return sorted(answers, key=lambda answer: answer.ip)
+    return answers
 
 
 def chosen_nodes(nodes: Sequence[dict[str, Any]], only: Sequence[str]) -> list[dict[str, Any]]:
@@ -99,7 +142,7 @@ def _is(node: dict[str, Any], name: str) -> bool:
 
 
 def _answer(node: dict[str, Any], *, result: Any = None, error: str = "") -> Answer:
-    return Answer(node["NodeManagerAddress"], node["NodeManagerHostname"], result, error)
+    return Answer(node["NodeManagerAddress"], node["NodeManagerHostname"], result, error, node["NodeID"])
 
 
 def _say(line: str) -> None:

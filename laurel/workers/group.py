@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,10 +15,11 @@ from ray.exceptions import RayError
 
 from laurel.config.tree import Config
 from laurel.types import LaurelError
+from laurel.workers.environment import passed_environment
 from laurel.workers.fit import Fit
 from laurel.workers.host import Updates
 from laurel.workers.notices import told
-from laurel.workers.placement import Device, Place, Placement, Wanted, reserve
+from laurel.workers.placement import Device, Node, Place, Placement, Wanted, reserve
 from laurel.workers.session import Say
 from laurel.workers.waiting import Member, gather
 from laurel.workers.worker import Rank, RemoteRank
@@ -56,12 +56,14 @@ class WorkerGroup:
         alone: bool,
         say: Say = print,
         plan: Callable[[int], Fit] | None = None,
+        examine: Callable[[Sequence[Node]], None] | None = None,
     ) -> WorkerGroup:
         """Reserve nodes, start a process per rank and build its models.
 
         ``alone``: Ray was started by this process, so no node can join. ``plan`` fits settings to the free memory of
-        the smallest GPU, in bytes (0 on CPUs); None takes them as they are. Raises PlacementError if the nodes do not
-        come within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
+        the smallest GPU, in bytes (0 on CPUs); None takes them as they are. ``examine`` looks at the nodes once they
+        are reserved, before any rank is started, and raises if the run would fail there. Raises PlacementError if the
+        nodes do not come within trainer.placement_timeout, WorkerError or the rank's own LaurelError if a rank fails.
         """
         trainer = config.trainer
         device: Device = "cpu" if trainer.device == "cpu" else "cuda"
@@ -69,6 +71,8 @@ class WorkerGroup:
         placement = reserve(wanted, timeout_s=trainer.placement_timeout, alone=alone, say=say)
         group = cls((), placement, say=say)
         try:
+            if examine is not None:
+                examine([place.node for place in placement.places])
             group.handles = start_ranks(placement, deadline_s=trainer.placement_timeout, say=say)
             for line in describe_nodes(group.members):
                 say(line)
@@ -163,15 +167,6 @@ def start_ranks(placement: Placement, *, deadline_s: float, say: Say = print) ->
 def end(actor: ActorProxy[Rank]) -> None:
     """End a rank's process at once; one that is dead already is left alone."""
     ray.kill(cast(ActorHandle[Rank], actor), no_restart=True)
-
-
-def passed_environment() -> dict[str, str]:
-    """Variables of this process that decide what ranks find and say: where models lie, and how libraries behave.
-
-    Ray gives a rank the environment of its node's raylet, which on a cluster started by hand is another shell's.
-    """
-    prefixes = ("HF_", "TRANSFORMERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "LAUREL_", "RAY_DEBUG")
-    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 
 def describe_nodes(members: Sequence[Member]) -> list[str]:

@@ -94,14 +94,49 @@ def short_temp_dir() -> Path:
     return Path(tempfile.mkdtemp(prefix="laurel-", dir=root if len(os.fsencode(root)) <= 20 else "/tmp"))
 
 
+@dataclass(frozen=True)
+class NodeOptions:
+    """How the raylet of one node was started. ``store`` is the folder of its objects and ``store_bytes`` how large they
+    may become; ``visible`` is its CUDA_VISIBLE_DEVICES, None if unset or if its environment may not be read."""
+
+    folder: str = ""
+    store: str = ""
+    store_bytes: int = 0
+    visible: str | None = None
+
+
+def node_options(node_id: str, proc: Path = Path("/proc")) -> NodeOptions:
+    """Of the raylet of node ``node_id``, which must run on this machine; all empty if it is not seen from here."""
+    for entry in proc.glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # the process ended while we looked
+            continue
+        if not command[0].endswith(b"raylet") or _flag(command, b"--node_id=") != node_id:
+            continue
+        size = _flag(command, b"--object_store_memory=")
+        return NodeOptions(
+            folder=_flag(command, b"--temp_dir="),
+            store=_flag(command, b"--plasma_directory="),
+            store_bytes=int(size) if size.isdigit() else 0,
+            visible=(_variables(entry / "environ") or {}).get("CUDA_VISIBLE_DEVICES"),
+        )
+    return NodeOptions()
+
+
 def _flag(command: Sequence[bytes], name: bytes) -> str:
     return next((part[len(name) :].decode() for part in command if part.startswith(name)), "")
 
 
 def _auth(environ: Path) -> dict[str, str] | None:
+    variables = _variables(environ)
+    return None if variables is None else {name: variables[name] for name in AUTH_VARIABLES if name in variables}
+
+
+def _variables(environ: Path) -> dict[str, str] | None:
+    """Of a process; None where they may not be read."""
     try:
         entries = environ.read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    pairs = (entry.partition("=")[::2] for entry in entries)
-    return {name: value for name, value in pairs if name in AUTH_VARIABLES}
+    return dict(entry.partition("=")[::2] for entry in entries)

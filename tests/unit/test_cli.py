@@ -142,3 +142,39 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_doctor_hands_on_settings_and_address_and_ends_with_the_code_of_the_report(monkeypatch, tmp_path):
+    seen = []
+
+    class Report:
+        code = 1
+
+        def text(self):
+            return "for people"
+
+        def json(self):
+            return "for programs"
+
+    def visit(address, reading):
+        seen.append((address, reading))
+        return Report()
+
+    stand_in(monkeypatch, "laurel.preflight.doctor.visit", visit=visit)
+    bare = call("doctor")
+    assert (bare.exit_code, bare.output, seen.pop()) == (1, "for people\n", (None, None))
+    (tmp_path / "run.yaml").write_text("trainer: {nnodes: 3}")
+    words = [
+        "--address",
+        "10.0.0.1:6379",
+        "--json",
+        "--config",
+        str(tmp_path / "run.yaml"),
+        "data.seed=7",
+        "nonsense=1",
+    ]
+    assert call("doctor", *words).output == "for programs\n"
+    ((address, reading),) = seen
+    config = reading.loaded.config
+    assert (address, config.trainer.nnodes, config.data.seed) == ("10.0.0.1:6379", 3, 7)
+    assert [problem.field for problem in reading.problems] == ["nonsense"]

@@ -1,6 +1,6 @@
 import pytest
 
-from laurel.learner.dist import ONE_RANK, Meeting, interface_to, join
+from laurel.learner.dist import ONE_RANK, Meeting, join
 from laurel.types import LaurelError
 
 
@@ -26,8 +26,3 @@ def test_a_rank_that_nobody_meets_says_where_it_waited():
         join(rank=0, world=2, meeting=meeting, device="cpu", timeout_s=1.0)
     with pytest.raises(ValueError, match="rank 1 of 2 needs a meeting"):
         join(rank=1, world=2, meeting=None, device="cpu")
-
-
-def test_the_loopback_is_reached_by_the_loopback():
-    assert interface_to("127.0.0.1") == "lo"
-    assert interface_to("no-such-host.invalid") is None

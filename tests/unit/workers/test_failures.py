@@ -7,8 +7,8 @@ import pytest
 
 from laurel.workers import waiting
 from laurel.workers.debugger import Paused, paused
+from laurel.workers.environment import passed_environment
 from laurel.workers.failures import FAILED, THIS_IS, introduce, writes_failures
-from laurel.workers.group import passed_environment
 from laurel.workers.host import COLLECTIVE_TIMEOUT_S, collective_timeout_s
 from laurel.workers.waiting import Member, attach_to
 from laurel.workers.worker import Rank

@@ -1,4 +1,5 @@
-from laurel.workers.group import describe_nodes, passed_environment
+from laurel.workers.environment import passed_environment
+from laurel.workers.group import describe_nodes
 from laurel.workers.waiting import Member
 
 

@@ -1,6 +1,13 @@
 import os
 
-from laurel.workers.raylets import Raylet, hand_started_cluster, running_raylets, short_temp_dir
+from laurel.workers.raylets import (
+    NodeOptions,
+    Raylet,
+    hand_started_cluster,
+    node_options,
+    running_raylets,
+    short_temp_dir,
+)
 
 
 def process(proc, pid, command, environment=""):
@@ -27,6 +34,15 @@ def test_raylets_are_read_from_proc_with_their_authentication(tmp_path):
 
 def test_no_proc_no_raylets(tmp_path):
     assert running_raylets(tmp_path / "absent") == []
+
+
+def test_how_the_raylet_of_a_node_was_started(tmp_path):
+    flags = ["--temp_dir=/t/ray", "--plasma_directory=/dev/shm", "--object_store_memory=80"]
+    process(tmp_path, 1, ["/ray/raylet", "--node_id=aa", *flags], "A=1 CUDA_VISIBLE_DEVICES=2,3")
+    process(tmp_path, 2, ["/ray/raylet", "--node_id=bb", "--temp_dir=/other"], "A=1")
+    assert node_options("aa", tmp_path) == NodeOptions("/t/ray", "/dev/shm", 80, "2,3")
+    assert node_options("bb", tmp_path) == NodeOptions("/other")
+    assert node_options("cc", tmp_path) == NodeOptions()
 
 
 def test_only_a_living_cluster_of_this_user_that_was_started_by_hand_is_found(tmp_path, monkeypatch):
