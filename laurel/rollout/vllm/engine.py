@@ -36,6 +36,15 @@ class Pending:
     stops: tuple[int, ...]
     future: Future[Completion]
 
+    def settle(self, outcome: Completion | EngineError) -> None:
+        """Who awaited it may have gone; then nobody is told."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, EngineError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
 
 class VllmEngine:
     """One replica: a process that vLLM runs in, started with ``arguments`` of vLLM's EngineArgs.
@@ -181,12 +190,12 @@ class VllmEngine:
         for id, tokens, log_probs, reason in done.ended:
             with self._lock:
                 one = self._pending.pop(id)
-            one.future.set_result(Completion(id, tokens, log_probs, reason, self.policy_version))
+            one.settle(Completion(id, tokens, log_probs, reason, self.policy_version))
 
     def _refused(self, message: Refused) -> None:
         with self._lock:
             one = self._pending.pop(message.id)
-        one.future.set_exception(EngineError(f"request {message.id!r}: vLLM refused it: {message.error}"))
+        one.settle(EngineError(f"request {message.id!r}: vLLM refused it: {message.error}"))
 
     def _died(self, child: Child, cause: BaseException) -> None:
         """Start another and ask it again for what is owed, if that can be; else everybody who waits is told."""
@@ -208,7 +217,7 @@ class VllmEngine:
                 self._loaded = False
                 lost, self._pending = list(self._pending.values()), {}
             for one in lost:
-                one.future.set_exception(EngineError(f"vLLM ended and was not started again ({error}): {why}"))
+                one.settle(EngineError(f"vLLM ended and was not started again ({error}): {why}"))
 
     def _begin_again(self) -> None:
         if self._resend is None:
@@ -317,7 +326,7 @@ class VllmEngine:
             self._closed = True
             lost, self._pending = list(self._pending.values()), {}
         for one in lost:
-            one.future.set_exception(EngineError("the engine was closed while requests were pending"))
+            one.settle(EngineError("the engine was closed while requests were pending"))
         self._child.end()
         self._sender.close()
         atexit.unregister(self.close)
