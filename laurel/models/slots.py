@@ -45,6 +45,11 @@ def cache_shape(module: nn.Module, max_len: int) -> CacheShape:
         reason = f"{type(module).__name__} does not take a registered attention function; use rollout.name=vllm"
     if reason is not None:
         raise LaurelError(reason)
+    return published_shape(config)
+
+
+def published_shape(config: Any) -> CacheShape:
+    """The shape that a Hugging Face config names, whoever serves it."""
     heads = config.num_attention_heads
     return CacheShape(
         layers=config.num_hidden_layers,

@@ -10,11 +10,14 @@ from laurel.config.estimators import ESTIMATORS
 from laurel.config.tree import Config, EngineName
 from laurel.models.hub import published_config
 from laurel.models.served import unserved
+from laurel.rollout.vllm.arguments import accepted_arguments, check_arguments
+from laurel.rollout.vllm.versions import INSTALL as INSTALL_VLLM
+from laurel.rollout.vllm.versions import installed, untested
 from laurel.types import Problem
 
 ROLLOUT = "actor_rollout_ref.rollout"
-DRIVEN = ("native",)
-INSTALL = {"vllm": "pip install vllm", "sglang": "pip install sglang"}
+DRIVEN = ("native", "vllm")
+INSTALL = {"sglang": "pip install sglang"}
 """Engines that the configuration names and this version refuses, and how each is installed."""
 
 
@@ -44,6 +47,26 @@ def check(config: Config) -> list[Problem]:
         problems += _check_native(config, rollout.max_model_len or longest)
     elif rollout.free_cache_engine:
         problems += _check_allocator(rollout.name)
+    if rollout.name == "vllm":
+        problems += _check_vllm(config)
+    return problems
+
+
+def _check_vllm(config: Config) -> list[Problem]:
+    """What is wrong with vLLM here, a machine's problem, and with what it is given."""
+    rollout = config.actor_rollout_ref.rollout
+    problems, here = [], installed()
+    if here is None:
+        cure = f"vLLM is not installed; {INSTALL_VLLM}, or use {ROLLOUT}.name=native, which needs nothing more"
+        problems.append(Problem(f"{ROLLOUT}.name", rollout.name, cure, machine=True))
+    elif (reason := untested(*here)) is not None:
+        problems.append(Problem(f"{ROLLOUT}.name", rollout.name, reason, machine=True))
+    parallel = rollout.tensor_model_parallel_size
+    if parallel != 1:
+        cure = "a vLLM replica runs on the one GPU of its learner rank; use 1"
+        problems.append(Problem(f"{ROLLOUT}.tensor_model_parallel_size", parallel, cure))
+    if given := rollout.engine_kwargs.get("vllm"):
+        problems += check_arguments(given, None if here is None else accepted_arguments())
     return problems
 
 

@@ -91,16 +91,28 @@ class RankHost:
         if self.config.critic.enable:
             self._critic = ValueLearner(self.config, ranks=ranks, total_updates=updates.critic)
         module, self.way = self._weights_for_engine(ranks)
-        self.engine = build_engine(self.config, module, device=ranks.device, world=self.world, sequences=fit.sequences)
+        self.engine = build_engine(
+            self.config,
+            module,
+            device=ranks.device,
+            world=self.world,
+            dtype=compute_dtype(ranks.device),
+            sequences=fit.sequences,
+        )
         self.sleep()
 
     def _weights_for_engine(self, ranks: Ranks) -> tuple[nn.Module, SameMemory | Buckets]:
-        """The module that the engine runs: the learner's own on one rank, else a whole copy that buckets fill."""
-        if self.world == 1:
+        """The module that the native engine runs: the learner's own on one rank, else a whole copy that buckets fill.
+        Other engines have tensors of their own, and the learner's tell them names and shapes."""
+        native = self.config.actor_rollout_ref.rollout.name == "native"
+        if native and self.world == 1:
             return self.actor.module, SameMemory(self.actor.module)
         dtype = compute_dtype(ranks.device)
+        by_buckets = Buckets(self.actor.module, dtype=dtype, device=ranks.device)
+        if not native:
+            return self.actor.module, by_buckets
         copy = load_policy(self.config.actor_rollout_ref.model, dtype=dtype, device=ranks.device)
-        return copy.requires_grad_(False), Buckets(self.actor.module, dtype=dtype, device=ranks.device)
+        return copy.requires_grad_(False), by_buckets
 
     @property
     def ref(self) -> PolicyLearner:

@@ -21,8 +21,8 @@ LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in room
 DOORS = {
     "ray": ("workers/", "preflight/", "launch/"),
     "transformers": ("models/",),
-    "vllm": ("rollout/vllm_engine.py",),
-    "sglang": ("rollout/sglang_engine.py",),
+    "vllm": ("rollout/vllm/",),
+    "sglang": ("rollout/sglang/",),
     "wandb": ("tracking/loggers.py",),
     "mlflow": ("tracking/loggers.py",),
     "tensorboard": ("tracking/loggers.py",),

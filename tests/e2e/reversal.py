@@ -47,14 +47,16 @@ class Task:
         ]
 
 
-def write_task(folder: Path) -> Task:
+def write_task(folder: Path, *, heads: int = 4, kv_heads: int = 2) -> Task:
     pairs = [a + b for a in LETTERS for b in LETTERS]
     order = random.Random(0)
     order.shuffle(pairs)
     train, val = pairs[:320], pairs[320:]
     assert not set(train) & set(val)
 
-    model = write_tiny_model(folder / "model", characters=LETTERS, hidden=64, layers=2, seed=0)
+    model = write_tiny_model(
+        folder / "model", characters=LETTERS, hidden=64, layers=2, heads=heads, kv_heads=kv_heads, seed=0
+    )
     noisy = random.Random(1)
     lessons = [
         (pair, pair[::-1] if noisy.random() < 0.5 else "".join(noisy.choices(LETTERS, k=2)))

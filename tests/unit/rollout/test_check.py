@@ -81,13 +81,48 @@ def test_filters_that_can_are_fine():
 
 
 def test_a_missing_engine_says_how_to_install_it_and_offers_native(monkeypatch):
-    monkeypatch.setattr(room, "find_spec", lambda name: None)
-    (problem,) = check(config({"name": "vllm", "tensor_model_parallel_size": 2}))
+    monkeypatch.setattr(room, "installed", lambda: None)
+    (problem,) = check(config({"name": "vllm", "engine_kwargs": {"vllm": {"unheard_of": 1}}}))
     assert (problem.field, problem.value, problem.machine) == (f"{ROLLOUT}.name", "vllm", True)
-    assert "`pip install vllm`" in problem.cure
-    assert "does not drive vllm yet" in problem.cure
+    assert "pip install 'vllm==" in problem.cure
     assert "name=native" in problem.cure
-    assert "laurel[" not in problem.cure
+
+
+@pytest.fixture
+def vllm_here(monkeypatch, tmp_path):
+    """A vLLM whose EngineArgs are known from its source, which cannot be imported."""
+    source = tmp_path / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").write_text("raise AssertionError('it must not be imported')")
+    source.write_text("class EngineArgs:\n    block_size: int = 16\n    swap: str = ''\n    def f(self): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(room, "installed", lambda: ("0.32.1", "2.13.0+cpu"))
+
+
+def test_a_pair_of_vllm_and_torch_that_is_not_tested_is_named(vllm_here, monkeypatch):
+    assert check(config({"name": "vllm"})) == []
+    monkeypatch.setattr(room, "installed", lambda: ("0.30.0", "2.12.1"))
+    (problem,) = check(config({"name": "vllm"}))
+    assert problem.machine
+    assert "vllm 0.30.0 with torch 2.12.1" in problem.cure
+    assert "vllm 0.26.* with torch 2.11.*" in problem.cure
+
+
+def test_arguments_of_vllm_are_compared_with_what_it_takes(vllm_here):
+    given = {"block_size": 32, "blocksize": 32, "max_model_len": 9, "enable_lora": True}
+    problems = {
+        p.field.rpartition(".")[2]: p for p in check(config({"name": "vllm", "engine_kwargs": {"vllm": given}}))
+    }
+    assert sorted(problems) == ["blocksize", "enable_lora", "max_model_len"]
+    assert "EngineArgs has no blocksize; did you mean block_size?" in problems["blocksize"].cure
+    assert f"set {ROLLOUT}.max_model_len" in problems["max_model_len"].cure
+    assert problems["enable_lora"].value is True
+    assert not any(problem.machine for problem in problems.values())
+
+
+def test_a_replica_of_vllm_has_one_gpu(vllm_here):
+    (problem,) = check(config({"name": "vllm", "tensor_model_parallel_size": 2}))
+    assert (problem.field, problem.value, problem.machine) == (f"{ROLLOUT}.tensor_model_parallel_size", 2, False)
 
 
 def test_every_engine_of_the_configuration_is_driven_or_refused():

@@ -1,0 +1,1 @@
+"""vLLM behind the engine protocol: a process of its own per replica, which takes weights from the learner's."""
