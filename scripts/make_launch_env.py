@@ -1,4 +1,4 @@
-"""Make what the launch tests need beside .venv: system packages (Slurm, sshd, ...) and the environments of .envs.
+"""Make what some tests need beside .venv: system packages (Slurm, sshd, bubblewrap, ...) and the environments of .envs.
 
 All of it is optional. What cannot be had is said, with its reason in ``.envs/NAME.missing``, and the tests that need it
 are skipped with that reason. Each part carries a stamp of its inputs, so that a second call does nothing.
@@ -30,6 +30,7 @@ PROGRAMS = {
     "ssh": "openssh-client",
     "rsync": "rsync",
     "ip": "iproute2",
+    "bwrap": "bubblewrap",
 }
 SKYPILOT = "0.14.1"
 # Each program in an environment of its own: their dependencies and ours do not fit together.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from laurel.rewards import arithmetic, gsm8k, math
+from laurel.rewards import arithmetic, code, gsm8k, math
 
 Scorer = Callable[..., Any]
 
@@ -20,6 +20,12 @@ SOURCES: dict[str, Scorer] = {
     "math": math.compute_score,
     "math_dapo*": math.compute_score,
     "aime*": math.compute_score,
+    "codecontests": code.compute_score,
+    "apps": code.compute_score,
+    "codeforces": code.compute_score,
+    "taco": code.compute_score,
+    "mbpp*": code.compute_score,
+    "laurel/code": code.compute_score,
     "laurel/arithmetic": arithmetic.compute_score,
 }
 KNOWN_SOURCES = tuple(SOURCES)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from laurel.rewards import arithmetic, gsm8k, math
+from laurel.rewards import arithmetic, code, gsm8k, math
 from laurel.rewards.sources import KNOWN_SOURCES, find_scorer
 
 
@@ -17,6 +17,8 @@ from laurel.rewards.sources import KNOWN_SOURCES, find_scorer
         ("aime24", math.compute_score),
         ("aime_2025", math.compute_score),
         ("laurel/arithmetic", arithmetic.compute_score),
+        ("codecontests", code.compute_score),
+        ("mbpp_sanitized", code.compute_score),
         ("openai/gsm8k2", None),
         ("my/AIME", None),
         ("", None),
