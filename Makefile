@@ -11,12 +11,12 @@ quickstart: env  ## train a real language model on this machine, in minutes
 	$(BIN)/laurel quickstart
 
 test: env launch-env vllm-env lint  ## style, types and the tests that fit in 20 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow" --ignore=tests/vllm_engine
 	$(VLLM) -m pytest tests/vllm_engine
+	$(BIN)/python -m pytest -m "not slow" --ignore=tests/vllm_engine
 
 test-all: env launch-env vllm-env lint  ## also the slow ones
-	$(BIN)/python -m pytest --ignore=tests/vllm_engine
 	$(VLLM) -m pytest tests/vllm_engine
+	$(BIN)/python -m pytest --ignore=tests/vllm_engine
 
 lint: env
 	$(BIN)/ruff check .

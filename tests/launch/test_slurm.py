@@ -45,7 +45,7 @@ def render(slurm: SlurmCluster, folder: Path, settings: list[str], *options: str
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("nodes", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_the_rendered_script_trains_on_every_node(slurm, small_ppo, tmp_path, nodes):
     results = tmp_path / "run"
     job = slurm.submit(render(slurm, tmp_path, small_ppo.settings(results, nodes=nodes), nodes=nodes))
@@ -138,6 +138,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_apptainer_form_runs_through_a_stand_in(slurm, small_ppo, tmp_path):
     results, record, tools = tmp_path / "run", tmp_path / "record", tmp_path / "bin"
