@@ -104,6 +104,22 @@ def test_a_submitted_job_trains_on_both_nodes(cluster, small_ppo, tmp_path):
 
 
 @pytest.mark.timeout(400)
+def test_laurel_launch_ray_submits_and_follows(cluster, small_ppo, tmp_path):
+    """Without an upload: the nodes have Laurel. The token is in no file and no word of a command."""
+    settings = " ".join(small_ppo.settings(tmp_path / "run", nodes=2))
+    log = ray(cluster, f"laurel launch ray --name sums --nodes 2 -- {settings}", timeout=240)
+    assert "ray has taken sums (sums)" in log
+    small_ppo.check(tmp_path / "run", log, nodes=2)
+    assert "SUCCEEDED" in ray(cluster, "laurel launch status sums").upper()
+    again = cluster.exec("node1", ["bash", "-c", f"laurel launch ray --name sums --nodes 2 -- {settings}"])
+    assert again.code == 1
+    assert "sums" in again.output
+    jobs = cluster.home("node1") / ".laurel" / "jobs"
+    token = (cluster.home("node1") / ".laurel-ray-token").read_text()
+    assert all(token not in file.read_text() for file in jobs.iterdir())
+
+
+@pytest.mark.timeout(400)
 def test_a_stopped_job_leaves_no_rank_behind(cluster, small_ppo, tmp_path):
     job = submit(cluster, small_ppo.settings(tmp_path / "run", nodes=2, steps=100_000))
     deadline = time.monotonic() + 200

@@ -76,13 +76,22 @@ def test_two_jobs_of_one_user_on_the_same_nodes_do_not_meet(slurm, small_ppo, tm
 
 
 @pytest.mark.timeout(300)
-def test_scancel_leaves_nothing_behind(slurm, small_ppo, tmp_path):
+def test_laurel_launch_submits_tells_and_stops_and_leaves_nothing_behind(slurm, small_ppo, tmp_path):
     settings = small_ppo.settings(tmp_path / "run", nodes=2, steps=100_000)
-    job = slurm.submit(render(slurm, tmp_path, settings, nodes=2))
-    slurm.wait_for(job, "step 2 ", 200)
-    slurm.login(["scancel", str(job)], check=True)
+    words = ["--name", "sums", "--nodes", "2", "--gpus-per-node", "1", "--cpus-per-task", "2", "--detach"]
+    done = slurm.login(["laurel", "launch", "slurm", *words, "--", *settings], cwd=tmp_path, check=True)
+    job = int(re.search(r"slurm has taken sums \((\d+)\)", done.output)[1])
+    followed = slurm.hosts.popen("ctl", ["laurel", "launch", "logs", "sums", "--follow"])
+    followed.wait_for("step 2 ", 200)
+    state = slurm.login(["laurel", "launch", "status", "sums"], check=True).output
+    assert state.startswith("RUNNING on "), state
+    assert f"sums  slurm {job} " in slurm.login(["laurel", "launch", "status"], check=True).output
+    slurm.login(["laurel", "launch", "stop", "sums"], check=True)
     assert slurm.wait(job, 60) == "CANCELLED"
     assert slurm.left_behind(30) == {}
+    assert followed.wait(30) == 1, "a job that did not end well"
+    assert "step 2 " in slurm.login(["laurel", "launch", "logs", "sums"], check=True).output
+    assert slurm.login(["laurel", "launch", "status", "sums"], check=True).output.startswith("CANCELLED")
 
 
 @pytest.mark.timeout(400)
