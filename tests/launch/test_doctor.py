@@ -67,10 +67,12 @@ def test_a_healthy_pair(hosts, small_ppo, tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.hosts(2, shm={"node1": 1 << 30, "node2": 48 << 20})
+@pytest.mark.hosts(2, shm={"node1": 1 << 30, "node2": 160 << 20})
 def test_a_broken_pair_is_told_all_at_once_and_its_job_ends_before_a_model_is_loaded(hosts, small_ppo, tmp_path):
-    """/mnt is each host's own disk; node2 has a container's /dev/shm; a wrong answer pays as much as the right one."""
+    """/mnt is each host's own disk; something fills node2's /dev/shm, where Ray's objects lie; a wrong answer pays as
+    much as the right one."""
     start_cluster(hosts)
+    hosts.exec("node2", ["fallocate", "-l", "140M", "/dev/shm/of-somebody"], check=True)
     settings = [*small_ppo.settings("/mnt/run", nodes=2), "reward.reward_kwargs.score=0.1"]
     code, output, seconds = visit(hosts, ["--json", *settings])
     assert code == 1, output
@@ -84,7 +86,7 @@ def test_a_broken_pair_is_told_all_at_once_and_its_job_ends_before_a_model_is_lo
     assert "a disk that all nodes share" in folder["cure"]
     (shm,) = named(report, "/dev/shm", "error")
     assert shm["where"] == node2
-    assert "of 48 MiB are free in /dev/shm" in shm["what"]
+    assert "of 160 MiB are free in /dev/shm, which is too little for Ray's objects" in shm["what"]
     assert "--shm-size" in shm["cure"]
     (reward,) = named(report, "reward", "error")
     assert "laurel/arithmetic, row 0: the gold answer '0' scores 0.1, a wrong one 0.1" in reward["what"]

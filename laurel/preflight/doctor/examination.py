@@ -135,7 +135,8 @@ class Examination:
         found += self._cards(looked)
         parameters = [] if self.config is None else parameters_of(self.config)
         rooms = {name: facts.space for name, facts in looked.items()}
-        found += space.judge(rooms, parameters=max(parameters, default=None))
+        several = [name for name, facts in looked.items() if facts.gpus.offered > 1]
+        found += space.judge(rooms, parameters=max(parameters, default=None), nccl=several)
         if self.config is not None and not self.config.trainer.val_only:
             first = next(iter(rooms.values())).disks[CHECKPOINTS]
             found += space.judge_checkpoints(str(self.config.trainer.default_local_dir), first, parameters=parameters)

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from laurel.preflight.doctor.finding import Finding
+from laurel.preflight.doctor.finding import Finding, Severity
 
 _GIB = 2**30
 _BUSY = 2 * _GIB  # more than a driver takes for itself
@@ -46,6 +46,8 @@ def look(offered: float, visible: str | None) -> Gpus:
         return Gpus(None, offered, "nvidia-smi is not installed")
     if visible == "":
         return Gpus((), offered)
+    if visible is not None and "MIG-" in visible:
+        return Gpus(None, offered, "parts of GPUs (MIG) are not listed")
     query = "--query-gpu=uuid,name,memory.total,memory.used,driver_version"
     command = [tool, query, "--format=csv,noheader,nounits", *([f"--id={visible}"] if visible else [])]
     try:
@@ -94,11 +96,14 @@ def judge(nodes: Mapping[str, Gpus], *, wanted: int, torch: Mapping[str, str] | 
         if wanted and "+cpu" in (torch or {}).get(name, ""):
             what = f"torch {(torch or {})[name]} is a build without CUDA"
             found.append(Finding("GPUs", "error", name, what, "install torch's CUDA build on every node"))
+        idle = sum(not gpu.busy for gpu in gpus.shown or ())
         for number, gpu in enumerate(gpus.shown or ()):
             if wanted and gpu.busy:
                 what = f"GPU {number} ({gpu.uuid}) has {gpu.used / _GIB:.1f} of {gpu.total / _GIB:.1f} GiB in use"
                 cure = "`nvidia-smi` there shows by whom; end it, or less fits than planned"
-                found.append(Finding("GPUs", "warning", name, what, cure))
+                # Another run of the same cluster has its own; Ray gives none of them twice
+                severity: Severity = "warning" if idle < wanted else "note"
+                found.append(Finding("GPUs", severity, name, what, cure))
     return found + _twice(nodes) + _kinds(nodes, wanted)
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from laurel.config.machine import available_memory
-from laurel.preflight.doctor.finding import Finding
+from laurel.preflight.doctor.finding import Finding, Severity
 
 GIB = 2**30
 SHM_LEAST = 64 << 20
-"""Bytes of /dev/shm below which a run cannot do: all of what a container gets if nobody says more."""
+"""Bytes of /dev/shm below which whatever lies there fails: all of what a container gets if nobody says more."""
 SHM_FAIR = 512 << 20
 MEMORY_LEAST = GIB
-DISK_LEAST = GIB
+DISK_LEAST, DISK_FAIR = 64 << 20, GIB
 RAY_STOPS = 0.95  # of a disk: beyond, Ray refuses to write objects there
 BYTES_OF_A_PARAMETER = 12  # in a checkpoint: fp32 weight and two moments
 
@@ -81,20 +81,22 @@ def memory(group: Path = Path("/sys/fs/cgroup")) -> Room:
     return Room(min(total, limit), min(free, max(0, limit - used + cached)))
 
 
-def judge(nodes: Mapping[str, Space], *, parameters: int | None = None) -> list[Finding]:
-    """``parameters`` of the model that each node loads, None where not known."""
+def judge(nodes: Mapping[str, Space], *, parameters: int | None = None, nccl: Collection[str] = ()) -> list[Finding]:
+    """``parameters`` of the model that each node loads, None where not known; ``nccl``: nodes with several GPUs, which
+    speak with each other through /dev/shm."""
     found: list[Finding] = []
     for name, space in nodes.items():
-        found += _shm(name, space) + _memory(name, space.memory, parameters)
+        found += _shm(name, space, nccl=name in nccl) + _memory(name, space.memory, parameters)
         for what, disk in space.disks.items():
             found += _disk(name, what, disk)
     return found
 
 
-def _shm(name: str, space: Space) -> list[Finding]:
+def _shm(name: str, space: Space, *, nccl: bool) -> list[Finding]:
+    needed = nccl or space.store.startswith("/dev/shm")
     if space.shm is None:
         cure = "mount it: in a container --shm-size=16g, on a machine `mount -t tmpfs tmpfs /dev/shm`"
-        return [Finding("/dev/shm", "error", name, "there is no /dev/shm", cure)]
+        return [Finding("/dev/shm", "error" if needed else "warning", name, "there is no /dev/shm", cure)]
     total, free = space.shm.total, space.shm.free
     cure = (
         "remove what fills it (`ls -lS /dev/shm`), or make it larger: in a container --shm-size=16g (Kubernetes: an "
@@ -102,13 +104,16 @@ def _shm(name: str, space: Space) -> list[Finding]:
     )
     said = f"{_size(free)} of {_size(total)} are free in /dev/shm"
     if free < SHM_LEAST:
-        what = f"{said}, which is too little for Ray's objects and for NCCL: ranks would die of a bus error"
-        return [Finding("/dev/shm", "error", name, what, cure)]
-    on_shm = space.store.startswith("/dev/shm")
-    if on_shm and free < min(space.store_bytes, SHM_FAIR):
+        if needed:
+            users = " and ".join(["Ray's objects"] * space.store.startswith("/dev/shm") + ["NCCL"] * nccl)
+            what = f"{said}, which is too little for {users}: ranks would die of a bus error"
+            return [Finding("/dev/shm", "error", name, what, cure)]
+        what = f"{said}, so that Ray's objects go to a disk, and several GPUs cannot speak with each other"
+        return [Finding("/dev/shm", "warning", name, what, cure)]
+    if needed and free < min(space.store_bytes, SHM_FAIR):
         what = f"{said}, and Ray's object store may grow to {_size(space.store_bytes)} there"
         return [Finding("/dev/shm", "warning", name, what, cure)]
-    if space.store and not on_shm:
+    if space.store and not space.store.startswith("/dev/shm"):
         what = f"Ray keeps its objects in {space.store}, on a disk, since /dev/shm was too small when it started"
         lower = "start Ray with --object-store-memory below the size of /dev/shm, which Laurel does in its own, or "
         return [Finding("/dev/shm", "warning", name, what, lower + "make /dev/shm larger")]
@@ -116,19 +121,22 @@ def _shm(name: str, space: Space) -> list[Finding]:
 
 
 def _memory(name: str, memory: Room, parameters: int | None) -> list[Finding]:
-    least = max(MEMORY_LEAST, 4 * (parameters or 0))
-    if memory.free >= least:
-        return []
-    reason = "the model's weights in fp32" if parameters and 4 * parameters >= MEMORY_LEAST else "a rank's process"
-    what = f"{_size(memory.free)} of {_size(memory.total)} of memory are free, {_size(least)} are needed ({reason})"
+    said = f"{_size(memory.free)} of {_size(memory.total)} of memory are free"
     cure = "end what holds it (`ps aux --sort -rss | head`), or give the node or its container more"
-    return [Finding("memory", "error", name, what, cure)]
+    if parameters and memory.free < 4 * parameters:
+        what = f"{said}, and the model's weights alone take {_size(4 * parameters)} in fp32"
+        return [Finding("memory", "error", name, what, cure)]
+    if memory.free < MEMORY_LEAST:
+        what = f"{said}, and a rank's process takes about {_size(MEMORY_LEAST)} without its model"
+        return [Finding("memory", "warning", name, what, cure)]
+    return []
 
 
 def _disk(name: str, what: str, disk: Room) -> list[Finding]:
-    if disk.free < DISK_LEAST:
+    if disk.free < DISK_FAIR:
         said = f"the disk of {what} has {_size(disk.free)} of {_size(disk.total)} free"
-        return [Finding("disk", "error", name, said, "free some, or name another folder")]
+        severity: Severity = "error" if disk.free < DISK_LEAST else "warning"
+        return [Finding("disk", severity, name, said, "free some, or name another folder")]
     if what == RAY and disk.used_part > RAY_STOPS:
         said = f"the disk of {what} is {disk.used_part:.0%} full; beyond {RAY_STOPS:.0%} Ray writes no objects to it"
         return [Finding("disk", "warning", name, said, "free some, or start Ray with another --temp-dir")]

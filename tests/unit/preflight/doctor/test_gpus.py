@@ -42,6 +42,11 @@ def test_one_node(gpus, severity, what, cure):
     assert cure in found.cure
 
 
+def test_gpus_of_another_run_are_a_note_while_enough_are_idle():
+    (found,) = judge({"a": Gpus((gpu("1", used=9 * GIB), gpu("2")), 2)}, wanted=1)
+    assert (found.severity, found.what) == ("note", "GPU 0 (1) has 9.0 of 140.0 GiB in use")
+
+
 def test_a_gpu_that_two_nodes_show_is_one_machine():
     (found,) = judge({"a": Gpus((gpu("1"),), 1), "b": Gpus((gpu("1"),), 1)}, wanted=1)
     assert (found.severity, found.where) == ("error", "b")
@@ -67,5 +72,6 @@ def test_the_tool_is_asked_for_what_the_raylet_sees(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert look(1, "1").shown == (Gpu("GPU-2b", "H200", 100 << 20, 1 << 20, "570"),)
     assert look(1, "").shown == ()
+    assert look(2, "MIG-1,MIG-2") == Gpus(None, 2, "parts of GPUs (MIG) are not listed")
     failed = look(1, None)
     assert (failed.shown, failed.problem) == (None, "nvidia-smi: code 9")

@@ -34,6 +34,15 @@ def test_shared_memory(space, severity, what):
     assert what in found.what
 
 
+def test_little_shared_memory_that_nothing_uses_is_a_warning():
+    elsewhere = replace(GOOD, shm=Room(64 * MIB, 10 * MIB), store="/tmp")
+    assert only(elsewhere).severity == "warning"
+    assert only(replace(elsewhere, shm=None)).severity == "warning"
+    found = only(elsewhere, nccl=["a"])
+    assert found.severity == "error"
+    assert "too little for NCCL: ranks would die of a bus error" in found.what
+
+
 def test_a_small_store_needs_little_shared_memory():
     assert judge({"a": replace(GOOD, shm=Room(300 * MIB, 256 * MIB), store_bytes=100 * MIB)}) == []
 
@@ -43,13 +52,17 @@ def test_memory_must_hold_a_process_and_the_model():
     assert judge({"a": little}, parameters=5 * 10**8) == []
     found = only(little, parameters=10**9)
     assert (found.topic, found.severity) == ("memory", "error")
-    assert "3.0 GiB of 64.0 GiB of memory are free, 3.7 GiB are needed (the model's weights in fp32)" in found.what
-    assert "a rank's process" in only(replace(GOOD, memory=Room(GIB, 500 * MIB))).what
+    what = "3.0 GiB of 64.0 GiB of memory are free, and the model's weights alone take 3.7 GiB in fp32"
+    assert found.what == what
+    found = only(replace(GOOD, memory=Room(GIB, 500 * MIB)))
+    assert found.severity == "warning"
+    assert "a rank's process takes about 1.0 GiB" in found.what
 
 
 def test_disks():
+    assert only(replace(GOOD, disks={"the checkpoints": Room(GIB, 10 * MIB)})).severity == "error"
     found = only(replace(GOOD, disks={"the checkpoints": Room(GIB, 100 * MIB)}))
-    assert (found.topic, found.severity) == ("disk", "error")
+    assert (found.topic, found.severity) == ("disk", "warning")
     assert found.what == "the disk of the checkpoints has 100 MiB of 1.0 GiB free"
     found = only(replace(GOOD, disks={RAY: Room(100 * GIB, 3 * GIB)}))
     assert found.severity == "warning"
