@@ -37,3 +37,8 @@ def find_scorer(data_source: str) -> Scorer | None:
         if fnmatchcase(data_source, pattern):
             return scorer
     return None
+
+
+def truth_is_answer(data_source: str) -> bool:
+    """Whether the ground truth of a data source is an answer that scores, and not tests of one."""
+    return find_scorer(data_source) is not code.compute_score

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from laurel.config.tree import Config
 from laurel.preflight.doctor.finding import Finding, of_error
 from laurel.rewards.reward_fn import RewardError, RewardFn
+from laurel.rewards.sources import truth_is_answer
 from laurel.types import Prompt
 
+_EMPTY = "```python\npass\n```"
 OF_EACH = 2  # rows of each data source
 _FORMS = ("{}", "#### {}", r"\boxed{{{}}}", "<answer>{}</answer>")
 """How answers are written: as they are, as GSM8K and MATH want them, and as many functions of users do."""
@@ -39,6 +41,10 @@ def examine(prompts: Sequence[Prompt], reward: RewardFn, *, custom: str | None) 
     for source in dict.fromkeys(prompt.data_source for prompt in prompts):
         rows = [prompt for prompt in prompts if prompt.data_source == source]
         try:
+            if custom is None and not truth_is_answer(source):
+                found += _judge_tested(source, rows[0], reward)
+                continue
+            rows = [prompt for prompt in rows if not isinstance(prompt.ground_truth, Mapping)]  # no answer to try
             scores = [
                 (best(reward, prompt, gold(prompt.ground_truth)), best(reward, prompt, wrong(prompt.ground_truth)))
                 for prompt in rows
@@ -69,6 +75,16 @@ def _judge(
         return [Finding("reward", "warning", "", what, cure)]
     cure = "correct the rows' reward_model.ground_truth, or reward.reward_kwargs"
     return [Finding("reward", "error", "", what, cure)]
+
+
+def _judge_tested(source: str, row: Prompt, reward: RewardFn) -> list[Finding]:
+    """Where the ground truth is tests of programs: they can be run at all, and a program that does nothing fails."""
+    score = reward.score(_EMPTY, row, length=1).value
+    if score <= 0:
+        return []
+    what = f"data source {source}, row {row.index}: a program that does nothing scores {score:g}"
+    cure = "look at the tests in the rows' reward_model.ground_truth; some programs may rightly do nothing"
+    return [Finding("reward", "warning", "", what, cure)]
 
 
 def best(reward: RewardFn, prompt: Prompt, answer: str) -> float:

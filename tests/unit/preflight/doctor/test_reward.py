@@ -79,3 +79,19 @@ def test_a_wrong_answer_looks_like_the_right_one():
 def test_rows_of_every_source():
     prompts = [prompt("a", "1", index) for index in range(5)] + [prompt("b", "1", 5)]
     assert [row.index for row in sampled(prompts, 2)] == [0, 1, 5]
+
+
+def test_tests_of_programs_are_run_on_one_that_does_nothing():
+    good = '{"inputs": ["1 2"], "outputs": ["3"]}'
+    assert examine([prompt("laurel/code", good)], RewardFn(), custom=None) == []
+    (empty,) = examine([prompt("laurel/code", '{"inputs": ["1"], "outputs": [""]}', 4)], RewardFn(), custom=None)
+    assert empty.severity == "warning"
+    assert "row 4: a program that does nothing scores 1" in empty.what
+    (broken,) = examine([prompt("laurel/code", "{")], RewardFn(), custom=None)
+    assert broken.severity == "error"
+    assert "is no JSON" in broken.what
+
+
+def test_a_truth_that_is_no_answer_is_left_to_the_function_of_the_user():
+    nothing = RewardFn(custom=("mine.py:score", lambda **words: 0.0))
+    assert examine([prompt("mine", {"tests": [1]})], nothing, custom="mine.py:score") == []
