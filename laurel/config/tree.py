@@ -176,7 +176,7 @@ class Rollout(Section):
     ignore_eos: bool = False
     """Go on past the end-of-turn token, up to max_response_length (for benchmarks)."""
     tensor_model_parallel_size: Positive = 1
-    """GPUs per engine replica; the native engine runs on one."""
+    """GPUs per engine replica; both engines of this version run on one."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Fraction of GPU memory that model and KV cache of the engine may take."""
     max_num_seqs: Positive | None = None
@@ -195,7 +195,7 @@ class Rollout(Section):
     """Token budget of a log-probability forward; null is what the GPU's memory has room for, 16384 on a CPU."""
     val_kwargs: ValKwargs = ValKwargs()
     engine_kwargs: dict[str, dict[str, Any]] = {}
-    """Further arguments by engine name, passed on unchanged, such as vllm.swap_space."""
+    """Further arguments by engine name, passed on unchanged, such as vllm.enforce_eager."""
 
 
 class Ref(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laurel.config.verl.retired import ACTOR, CRITIC
+from laurel.config.verl.retired import ACTOR, CRITIC, ROLLOUT
 
 # A key, or a group with everything under it (``.*``), and where it is now.
 MOVED: dict[str, str] = {
@@ -20,6 +20,11 @@ MOVED: dict[str, str] = {
     ACTOR + "optim.warmup_style": ACTOR + "optim.lr_scheduler_type",
     CRITIC + "optim.warmup_style": CRITIC + "optim.lr_scheduler_type",
     "critic.model.fsdp_config.*": "critic.fsdp_config.*",
+    # Settings of vLLM's own; the native engine says that it has no use for them
+    **{
+        ROLLOUT + name: ROLLOUT + "engine_kwargs.vllm." + name
+        for name in ("enforce_eager", "enable_chunked_prefill", "enable_prefix_caching")
+    },
     "critic.model.tokenizer": "critic.model.tokenizer_path",
 }
 

@@ -165,15 +165,12 @@ RETIRED: tuple[Retired, ...] = (
     Retired((ROLLOUT + "dtype",), ONE_DTYPE),
     Retired(
         (
-            ROLLOUT + "enforce_eager",
             ROLLOUT + "cudagraph_capture_sizes",
             ROLLOUT + "multi_stage_wake_up",
-            ROLLOUT + "enable_chunked_prefill",
             ROLLOUT + "scheduling_policy",
         ),
         "the engine schedules its forwards itself",
     ),
-    Retired((ROLLOUT + "enable_prefix_caching",), "the samples of a prompt always share its prefill"),
     Retired((ROLLOUT + "disable_log_stats", ROLLOUT + "prometheus.*"), "the engine's numbers are among the metrics"),
     Retired(
         (ROLLOUT + "do_sample",),

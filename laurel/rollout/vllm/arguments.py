@@ -75,8 +75,8 @@ def engine_arguments(
         arguments["enable_sleep_mode"] = rollout.free_cache_engine
     else:
         arguments["kv_cache_memory_bytes"] = cache_bytes
-        arguments["enforce_eager"] = True
-    return arguments | dict(rollout.engine_kwargs.get("vllm", {}))
+    given = dict(rollout.engine_kwargs.get("vllm", {}))
+    return arguments | given if on_gpu else arguments | given | {"enforce_eager": True}  # nothing is compiled on a CPU
 
 
 def check_arguments(given: Mapping[str, Any], accepted: set[str] | None) -> list[Problem]:

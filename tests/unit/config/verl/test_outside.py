@@ -34,9 +34,6 @@ def refused(word, *more):
         "actor_rollout_ref.rollout.mode=async",
         "actor_rollout_ref.rollout.calculate_log_probs=True",
         "actor_rollout_ref.rollout.load_format=dummy",
-        "actor_rollout_ref.rollout.enforce_eager=False",
-        "actor_rollout_ref.rollout.enable_chunked_prefill=False",
-        "actor_rollout_ref.rollout.enable_prefix_caching=True",
         "data.filter_overlong_prompts_workers=64",
         "trainer.max_critic_ckpt_to_keep=3",
         "trainer.default_hdfs_dir=null",
@@ -127,6 +124,11 @@ def test_zero_is_not_false():
         ),
         ("actor_rollout_ref.actor.grad_clip=0.5", "actor_rollout_ref.actor.optim.clip_grad", 0.5),
         ("critic.grad_clip=2", "critic.optim.clip_grad", 2.0),
+        (
+            "actor_rollout_ref.rollout.enforce_eager=False",
+            "actor_rollout_ref.rollout.engine_kwargs",
+            {"vllm": {"enforce_eager": False}},
+        ),
         ("critic.model.fsdp_config.fsdp_size=1", "critic.fsdp_config.fsdp_size", 1),
     ],
 )
