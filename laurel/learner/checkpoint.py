@@ -12,16 +12,25 @@ shards.py writes the tensors of a role.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from laurel.learner.disk import (
+    Entry,
+    SaveError,
+    checksum,
+    entries_of,
+    files_below,
+    in_threads,
+    replace_text,
+    sync_folder,
+    write_text,
+    writing,
+)
 from laurel.types import LaurelError
 
 FORMAT_VERSION = 1
@@ -29,14 +38,17 @@ MANIFEST = "manifest.json"
 LATEST = "LATEST"
 _INCOMPLETE = ".incomplete"
 _REPLACED = ".replaced"
+_DELETED = ".deleted"
 _NAME = re.compile(r"global_step_(\d+)")
 
 
 class Found(NamedTuple):
-    """The newest whole checkpoint, or None, and what was passed over on the way to it."""
+    """The newest whole checkpoint, or None; what was passed over on the way to it, and which of those had been
+    finished once, so that something is lost."""
 
     folder: Path | None
     notes: tuple[str, ...]
+    damaged: tuple[Path, ...] = ()
 
 
 def step_of(folder: Path) -> int:
@@ -50,38 +62,51 @@ def step_of(folder: Path) -> int:
 def begin_checkpoint(root: Path, step: int) -> Path:
     """A fresh folder to write step ``step`` into; ``commit_checkpoint`` makes it a checkpoint."""
     folder = root / f"global_step_{step}{_INCOMPLETE}"
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    with writing(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
     return folder
 
 
-def commit_checkpoint(folder: Path, contents: Mapping[str, Any] | None = None) -> Path:
+def discard_checkpoint(folder: Path) -> None:
+    """Give back the room of one that could not be finished. A disk that refuses even this leaves it lying, unloaded."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def commit_checkpoint(
+    folder: Path, contents: Mapping[str, Any] | None = None, *, written: Mapping[str, Entry] | None = None
+) -> Path:
     """Make what was written into ``folder`` the checkpoint of its step; returns its final path.
 
     Every file is on disk before the manifest is, and the manifest before the rename. ``contents`` is kept in it.
+    ``written`` are files, by path within the folder, that whoever wrote them has flushed and summed already. Raises
+    SaveError if the disk refuses, or if one of those has another size here.
     """
     final = folder.with_name(f"global_step_{step_of(folder)}")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    with ThreadPoolExecutor(4) as pool:
-        entries = dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_sync, files), strict=True))
-    manifest = {"format_version": FORMAT_VERSION, "step": step_of(folder), "files": entries, **(contents or {})}
-    _write(folder / MANIFEST, json.dumps(manifest, indent=1))
-    for inner in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
-        _sync_folder(inner)
-    replaced = final.with_name(final.name + _REPLACED)
-    if final.exists():
+    with writing(folder):
+        files = files_below(folder)
+        known = dict(written or {})
+        rest = [path for path in files if str(path.relative_to(folder)) not in known]
+        entries = entries_of(folder, rest) | known
+        for name, entry in known.items():
+            wrong = _wrong_size(folder, name, entry)
+            if wrong is not None:
+                raise SaveError(f"{folder}: {wrong}, as its rank wrote it; is the disk shared by all nodes, and sound?")
+        manifest = {"format_version": FORMAT_VERSION, "step": step_of(folder), **(contents or {}), "files": entries}
+        write_text(folder / MANIFEST, json.dumps(manifest, indent=1))
+        for inner in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
+            sync_folder(inner)
+        replaced = final.with_name(final.name + _REPLACED)
+        if final.exists():
+            if replaced.exists():
+                shutil.rmtree(replaced)
+            final.rename(replaced)
+        folder.rename(final)
+        sync_folder(final.parent)
         if replaced.exists():
             shutil.rmtree(replaced)
-        final.rename(replaced)
-    folder.rename(final)
-    _sync_folder(final.parent)
-    if replaced.exists():
-        shutil.rmtree(replaced)
-    pending = final.parent / f"{LATEST}{_INCOMPLETE}"
-    _write(pending, final.name + "\n")
-    pending.replace(final.parent / LATEST)
-    _sync_folder(final.parent)
+        replace_text(final.parent / LATEST, final.name + "\n")
     return final
 
 
@@ -95,50 +120,82 @@ def damage(folder: Path) -> str | None:
     if version > FORMAT_VERSION:
         return f"its format_version {version} is newer than {FORMAT_VERSION}, which this Laurel reads"
     for name, entry in files.items():
-        path = folder / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != entry["bytes"]:
-            return f"{name} is missing" if size is None else f"{name} has {size} bytes instead of {entry['bytes']}"
-    with ThreadPoolExecutor(4) as pool:
-        sums = pool.map(lambda name: _checksum(folder / name), files)
-        for name, found in zip(files, sums, strict=True):
-            if found != files[name]["sha256"]:
-                return f"{name} does not match its checksum"
+        wrong = _wrong_size(folder, name, entry)
+        if wrong is not None:
+            return wrong
+    sums = in_threads(checksum, [folder / name for name in files])
+    for name, found in zip(files, sums, strict=True):
+        if found != files[name]["sha256"]:
+            return f"{name} does not match its checksum"
     return None
 
 
 def newest_checkpoint(root: Path) -> Found:
     """The newest whole checkpoint under ``root``. Unfinished and damaged ones are passed over and said so."""
     _undo_half_replaced(root)
-    notes = []
+    notes: list[str] = []
+    damaged: list[Path] = []
     for folder in sorted(_steps(root, unfinished=True), key=lambda path: (-step_of(path), path.name)):
         if folder.name.endswith(_INCOMPLETE):
             notes.append(f"passed over {folder}: it was never finished")
             continue
         wrong = damage(folder)
         if wrong is None:
-            return Found(folder, tuple(notes))
+            return Found(folder, tuple(notes), tuple(damaged))
         notes.append(f"passed over {folder}: {wrong}")
-    return Found(None, tuple(notes))
+        damaged.append(folder)
+    return Found(None, tuple(notes), tuple(damaged))
+
+
+def format_version(folder: Path) -> int | None:
+    """The version that a checkpoint was written in; None if its manifest cannot be read."""
+    try:
+        return int(json.loads((folder / MANIFEST).read_text())["format_version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def prune(root: Path, keep: int | None) -> list[Path]:
     """Delete all but the newest ``keep`` checkpoints (None keeps all), and unfinished ones older than those kept.
 
-    Counts only those with a manifest, so that damaged folders do not push a good one out. Returns what was deleted.
+    Counts only those whose files are all there in their sizes, so that damaged folders do not push a good one out. A
+    folder is renamed before it is emptied: what is half deleted is never taken for a checkpoint. Returns what was
+    deleted; raises SaveError if the disk refuses.
     """
     if keep is None:
         return []
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the last checkpoint; keep at least 1")
-    whole = sorted((path for path in _steps(root) if (path / MANIFEST).is_file()), key=step_of, reverse=True)
-    if not whole:
-        return []
-    oldest = step_of(whole[:keep][-1])
-    gone = [path for path in _steps(root, unfinished=True) if step_of(path) < oldest]
-    for path in gone:
-        shutil.rmtree(path)
+    with writing(root):
+        for half in root.glob(f"global_step_*{_DELETED}"):
+            shutil.rmtree(half)
+        whole = sorted((path for path in _steps(root) if _looks_whole(path)), key=step_of, reverse=True)
+        if not whole:
+            return []
+        oldest = step_of(whole[:keep][-1])
+        gone = [path for path in _steps(root, unfinished=True) if step_of(path) < oldest]
+        for path in gone:
+            doomed = path.with_name(path.name + _DELETED)
+            path.rename(doomed)
+            shutil.rmtree(doomed)
     return sorted(gone)
+
+
+def _looks_whole(folder: Path) -> bool:
+    """As ``damage``, without reading what is in the files."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        return all(_wrong_size(folder, name, entry) is None for name, entry in manifest["files"].items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _wrong_size(folder: Path, name: str, entry: Entry) -> str | None:
+    path = folder / name
+    size = path.stat().st_size if path.is_file() else None
+    if size == entry["bytes"]:
+        return None
+    return f"{name} is missing" if size is None else f"{name} has {size} bytes instead of {entry['bytes']}"
 
 
 def _undo_half_replaced(root: Path) -> None:
@@ -156,29 +213,3 @@ def _steps(root: Path, unfinished: bool = False) -> list[Path]:
         return []
     ends = ("", _INCOMPLETE) if unfinished else ("",)
     return [p for p in root.iterdir() if p.is_dir() and any(_NAME.fullmatch(p.name.removesuffix(e)) for e in ends)]
-
-
-def _sync(path: Path) -> dict[str, int | str]:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": _checksum(path)}
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

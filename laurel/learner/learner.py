@@ -26,7 +26,7 @@ from laurel.learner.forward import LaidOut, PolicyForward, ValueForward, lay_out
 from laurel.learner.memory import SmallerPieces
 from laurel.learner.optim import Optimizer, Step
 from laurel.learner.parallelize import free_gathered, parallelize, shard_groups
-from laurel.learner.shards import load_role, save_role
+from laurel.learner.shards import Snapshot, load_role, save_role, snapshot_bytes, snapshot_role
 from laurel.learner.utilization import Utilization
 from laurel.models.layer import train_fast
 from laurel.models.load import backbone_of, load_policy, load_value_model
@@ -158,6 +158,14 @@ class _Learner:
     def save(self, folder: Path) -> None:
         """Write this rank's part of the checkpoint of this role into ``folder``; every rank must call it."""
         save_role(self, folder)
+
+    def snapshot(self, *, copied: bool) -> Snapshot:
+        """This rank's part as it is now, to be written; ``copied`` lets training go on before that."""
+        return snapshot_role(self, copied=copied)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        return snapshot_bytes(self)
 
     def load(self, folder: Path) -> None:
         """Restore parameters, moments and counts, whatever number of ranks wrote them; every rank must call it."""

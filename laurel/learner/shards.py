@@ -8,18 +8,19 @@ all float32; ``state.json`` holds the counts; ``huggingface/`` holds config and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from laurel.config.tree import Model
+from laurel.learner.disk import Entry, entries_of, files_below, write_chunks, writing
 from laurel.learner.dist import Ranks
 from laurel.learner.optim import Optimizer
 from laurel.models.load import ValueModel, save_description
@@ -30,6 +31,7 @@ DESCRIPTION = "huggingface"
 STATE = "state.json"
 PARAM = "param/"
 _HEADER = "laurel"
+_CHUNK_BYTES = 16 << 20
 
 
 class Trained(Protocol):
@@ -72,28 +74,74 @@ def rows_of(tensor: Tensor) -> Rows:
     return Rows(shape, first, count)
 
 
-def save_role(learner: Trained, folder: Path) -> None:
-    """This rank's shard; rank 0 adds counts and the model's description. One replica of each shard is written."""
-    optimizer = learner.optimizer
-    if optimizer is None:
-        raise ValueError(f"the {learner.role} is frozen; there is nothing to save")
-    folder.mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank writes of a role. ``tensors`` are this rank's rows, or nothing where another rank has the same;
+    ``state`` is there on rank 0, which adds counts and the model's description."""
+
+    shard: str
+    tensors: Mapping[str, Tensor]
+    where: Mapping[str, Rows]
+    state: Mapping[str, Any] | None
+    describe: Callable[[Path], None]
+
+    def write(self, folder: Path) -> dict[str, Entry]:
+        """Write this rank's files into ``folder``; each by its path there, flushed and summed. Raises SaveError."""
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            written = {}
+            if self.tensors:
+                written[self.shard] = write_chunks(folder / self.shard, shard_chunks(self.tensors, self.where))
+            if self.state is not None:
+                self.describe(folder / DESCRIPTION)
+                (folder / STATE).write_text(json.dumps(self.state, indent=1))
+                written |= entries_of(folder, [folder / STATE, *files_below(folder / DESCRIPTION)])
+            return written
+
+
+def snapshot_role(learner: Trained, *, copied: bool) -> Snapshot:
+    """What this rank writes, as it is now. ``copied``: training may go on before it is written. One replica of each
+    shard is taken."""
+    optimizer = _optimizer_of(learner)
     shards = learner.ranks.world // learner.copies
+    tensors: dict[str, Tensor] = {}
     if learner.ranks.rank < shards:  # a mesh is (replicate, shard): the first replica is the first ranks
-        where = {name: rows_of(parameter) for name, parameter in optimizer.parameters.items()}
-        tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in optimizer.tensors().items()}
-        write_shard(folder / f"shard-{learner.ranks.rank:05d}-of-{shards:05d}.safetensors", tensors, where)
-    if learner.ranks.first:
-        save_description(learner.module, learner.model, folder / DESCRIPTION)
-        state = {
-            "format_version": FORMAT_VERSION,
-            "role": learner.role,
-            "shards": shards,
-            "value_model": isinstance(learner.module, ValueModel),
-            "counts": optimizer.counts(),
-        }
-        (folder / STATE).write_text(json.dumps(state, indent=1))
+        for key, tensor in optimizer.tensors().items():
+            tensors[key] = tensor.detach().to("cpu", copy=copied).contiguous()
+    state = {
+        "format_version": FORMAT_VERSION,
+        "role": learner.role,
+        "shards": shards,
+        "value_model": isinstance(learner.module, ValueModel),
+        "counts": optimizer.counts(),
+    }
+    return Snapshot(
+        shard=f"shard-{learner.ranks.rank:05d}-of-{shards:05d}.safetensors",
+        tensors=tensors,
+        where={name: rows_of(parameter) for name, parameter in optimizer.parameters.items()},
+        state=state if learner.ranks.first else None,
+        describe=partial(save_description, learner.module, learner.model),
+    )
+
+
+def snapshot_bytes(learner: Trained) -> int:
+    """Bytes that this rank writes of a role."""
+    if learner.ranks.rank >= learner.ranks.world // learner.copies:
+        return 0
+    optimizer = _optimizer_of(learner)
+    return sum(tensor.numel() * tensor.element_size() for tensor in optimizer.tensors().values())
+
+
+def save_role(learner: Trained, folder: Path) -> None:
+    """Take and write this rank's part, and wait for the other ranks'."""
+    snapshot_role(learner, copied=False).write(folder)
     learner.ranks.barrier()
+
+
+def _optimizer_of(learner: Trained) -> Optimizer:
+    if learner.optimizer is None:
+        raise ValueError(f"the {learner.role} is frozen; there is nothing to save")
+    return learner.optimizer
 
 
 def missing_shards(folder: Path) -> list[str]:
@@ -130,15 +178,34 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def write_shard(path: Path, tensors: Mapping[str, Tensor], where: Mapping[str, Rows]) -> None:
-    """``where`` maps the part of a key after its first slash to the rows that the tensor holds."""
-    places = {}
-    for key in tensors:
+def shard_chunks(tensors: Mapping[str, Tensor], where: Mapping[str, Rows]) -> Iterator[bytes | memoryview]:
+    """The bytes of a shard in the format of safetensors, in order, without a copy of the tensors: float32, on the CPU.
+
+    ``where`` maps the part of a key after its first slash to the rows that the tensor holds. Format: the length of the
+    header (8 bytes, little-endian), the header as JSON, the tensors one after the other.
+    https://huggingface.co/docs/safetensors/index#format
+    """
+    places, header, at = {}, {}, 0
+    for key, tensor in tensors.items():
         rows = where[key.split("/", 1)[1]]
         places[key] = {"shape": rows.shape, "first": rows.first, "count": rows.count}
-    # safetensors keeps no empty tensors' shapes apart; they hold no row that anyone asks for
-    kept = {key: tensor for key, tensor in tensors.items() if places[key]["count"]}
-    save_file(kept, path, metadata={_HEADER: json.dumps(places)})
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise ValueError(f"{key} is {tensor.dtype} on {tensor.device}; a shard holds float32, written from the CPU")
+        if rows.count:  # an empty part needs no entry: nobody asks for its rows
+            end = at + tensor.numel() * tensor.element_size()
+            header[key] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, end]}
+            at = end
+    text = json.dumps({"__metadata__": {_HEADER: json.dumps(places)}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for key in header:
+        data = tensors[key].contiguous().view(-1).numpy().data.cast("B")
+        for first in range(0, len(data), _CHUNK_BYTES):
+            yield data[first : first + _CHUNK_BYTES]
+
+
+def write_shard(path: Path, tensors: Mapping[str, Tensor], where: Mapping[str, Rows]) -> None:
+    write_chunks(path, shard_chunks(tensors, where))
 
 
 class Reader:

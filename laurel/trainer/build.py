@@ -39,6 +39,7 @@ from laurel.trainer.roles import (
 from laurel.trainer.rollouts import Rollouts, greedy_sampling, group_selection, training_sampling, validation_sampling
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
+from laurel.trainer.saver import Saver
 from laurel.types import LaurelError, Prompt
 from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
 from laurel.workers.fit import Fit
@@ -149,6 +150,7 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
             has_data=len(prepared.val_prompts) > 0,
         ),
         checkpoint_dir=prepared.checkpoint_dir,
+        saver=Saver(prepared.checkpoint_dir, config, roles, say, saved_step=None if checkpoint is None else state.step),
         validated_before=checkpoint is not None and report.validated(state.step, checkpoint),
     )
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laurel.config.tree import Config, Trainer
-from laurel.learner.checkpoint import MANIFEST, begin_checkpoint, commit_checkpoint, damage, newest_checkpoint, prune
-from laurel.learner.shards import missing_shards
+from laurel.learner.checkpoint import MANIFEST, damage, newest_checkpoint
 from laurel.rollout.filter_groups import NothingToLearn
 from laurel.trainer.report import say
 from laurel.trainer.roles import Roles
@@ -19,18 +18,11 @@ from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError
 
 
-def save_checkpoint(run: Run) -> Path:
-    """Models, optimizers and run state of this step, whole or not at all; then thin out old ones."""
+def save_checkpoint(run: Run) -> None:
+    """Models, optimizers and run state of this step, whole or not at all; training goes on while it is written."""
     with run.timer("save_checkpoint"):
-        folder = begin_checkpoint(run.checkpoint_dir, run.state.step)
-        run.roles.actor.save(folder / "actor")
-        run.roles.critic.save(folder / "critic")
-        run.state.save(folder)
-        require_shards(folder)
-        final = commit_checkpoint(folder, {"config": run.config.model_dump(mode="json")})
-        prune(run.checkpoint_dir, run.config.trainer.max_actor_ckpt_to_keep)
-    run.report.saved(final)
-    return final
+        run.saver.save(run.state)
+    run.report.saving(run.state.step)
 
 
 @contextmanager
@@ -44,20 +36,9 @@ def kept_if_nothing_to_learn(run: Run) -> Iterator[None]:
         yield
     except NothingToLearn:
         run.state.step, run.state.consumed = step, consumed
-        if step > 0 and not (run.checkpoint_dir / f"global_step_{step}").exists():
-            save_checkpoint(run)
+        if step > 0:
+            run.saver.complete(run.state)
         raise
-
-
-def require_shards(folder: Path) -> None:
-    """Every rank's part must lie where this process sees it, or the checkpoint could never be loaded whole."""
-    for role in (path for path in folder.iterdir() if path.is_dir()):
-        missing = missing_shards(role)
-        if missing:
-            raise LaurelError(
-                f"{role} lacks {', '.join(missing[:3])} ({len(missing)} in all), written on other nodes: set "
-                "trainer.default_local_dir to a folder on a disk that all nodes share"
-            )
 
 
 def find_checkpoint(trainer: Trainer, root: Path) -> Path | None:
@@ -76,6 +57,13 @@ def find_checkpoint(trainer: Trainer, root: Path) -> Path | None:
     found = newest_checkpoint(root)
     for note in found.notes:
         say(note)
+    if found.folder is None and found.damaged:
+        lost = "\n".join(f"  {note}" for note in found.notes)
+        raise LaurelError(
+            f"no checkpoint in {root} can be loaded:\n{lost}\nMend one of them, name a whole one elsewhere with "
+            "trainer.resume_mode=resume_path and trainer.resume_from_path, or start anew with "
+            "trainer.resume_mode=disable (or another trainer.experiment_name)"
+        )
     return found.folder
 
 

@@ -20,7 +20,7 @@ from laurel.tracking.samples import (
 )
 from laurel.tracking.timer import Timer
 from laurel.trainer.roles import Metrics
-from laurel.trainer.run_state import RunState
+from laurel.trainer.run_state import STATE, RunState
 from laurel.types import Group
 
 
@@ -87,11 +87,12 @@ class Report:
         It saves first: samples older than the checkpoint are of another run in the same folder.
         """
         samples = validation_samples(self.validation_dir, step)
-        return samples.exists() and samples.stat().st_mtime >= checkpoint.stat().st_mtime
+        # The run state is the first file of a save, written before training goes on
+        return samples.exists() and samples.stat().st_mtime >= (checkpoint / STATE).stat().st_mtime
 
-    def saved(self, folder: Path) -> None:
-        self.loggers.log(int(folder.name.rpartition("_")[2]), self.timer.take())
-        say(f"saved {folder}")
+    def saving(self, step: int) -> None:
+        """What a save took of the training's time."""
+        self.loggers.log(step, self.timer.take())
 
     def close(self) -> None:
         self.loggers.close()

@@ -5,11 +5,11 @@ A role that an algorithm does not need is a null object chosen when the run is b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -17,19 +17,33 @@ from laurel.algos.correction import NoCorrection
 from laurel.batch.token_batch import TokenBatch
 from laurel.trainer.run_state import RunState
 from laurel.types import Group, Prompt
+from laurel.workers.saving import Rehearsal
 
 Metrics = dict[str, float]
 
 
-class ActorRole(Protocol):
+class RoleWriting(Protocol):
+    """A role's part of a checkpoint while ranks write it."""
+
+    def files(self, say: Callable[[str], None]) -> Mapping[str, Mapping[str, Any]]:
+        """Waits. Size and checksum of each file, by its path within the role's folder. Raises SaveError."""
+
+
+class SavedRole(Protocol):
+    def rehearse(self, folder: Path) -> Sequence[Rehearsal]:
+        """Every rank leaves a small file in ``folder``. Raises SaveError if one may not."""
+
+    def save(self, folder: Path, *, copied: bool) -> RoleWriting:
+        """Have ``folder`` written; training may go on at once if it is from a copy."""
+
+    def load(self, folder: Path) -> None: ...
+
+
+class ActorRole(SavedRole, Protocol):
     def log_probs(self, batch: TokenBatch) -> Tensor | None:
         """(T,) of the policy before the update; None if the update's own forward gives them (one update per batch)."""
 
     def update(self, batch: TokenBatch) -> Metrics: ...
-
-    def save(self, folder: Path) -> None: ...
-
-    def load(self, folder: Path) -> None: ...
 
 
 class GradientsRole(Protocol):
@@ -43,15 +57,11 @@ class RefRole(Protocol):
         """(T,) of the frozen reference policy."""
 
 
-class CriticRole(Protocol):
+class CriticRole(SavedRole, Protocol):
     def values(self, batch: TokenBatch) -> Tensor | None:
         """(T,) value of the state that each token is sampled from; None without a value model."""
 
     def update(self, batch: TokenBatch) -> Metrics: ...
-
-    def save(self, folder: Path) -> None: ...
-
-    def load(self, folder: Path) -> None: ...
 
 
 class RolloutsRole(Protocol):
@@ -98,11 +108,21 @@ class NoCritic:
     def update(self, batch: TokenBatch) -> Metrics:
         return {}
 
-    def save(self, folder: Path) -> None:
-        pass
+    def rehearse(self, folder: Path) -> list[Rehearsal]:
+        return []
+
+    def save(self, folder: Path, *, copied: bool) -> RoleWriting:
+        return NothingToWrite()
 
     def load(self, folder: Path) -> None:
         pass
+
+
+class NothingToWrite:
+    """A role that is in no checkpoint."""
+
+    def files(self, say: Callable[[str], None]) -> dict[str, Mapping[str, Any]]:
+        return {}
 
 
 class ActorOfOneUpdate:
@@ -111,7 +131,8 @@ class ActorOfOneUpdate:
     """
 
     def __init__(self, actor: ActorRole):
-        self.update, self.save, self.load = actor.update, actor.save, actor.load
+        self.update = actor.update
+        self.rehearse, self.save, self.load = actor.rehearse, actor.save, actor.load
 
     def log_probs(self, batch: TokenBatch) -> None:
         return None
@@ -121,7 +142,8 @@ class ActorOfRollout:
     """An actor whose old log-probabilities are those that the engines reported while sampling."""
 
     def __init__(self, actor: ActorRole):
-        self.update, self.save, self.load = actor.update, actor.save, actor.load
+        self.update = actor.update
+        self.rehearse, self.save, self.load = actor.rehearse, actor.save, actor.load
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return batch.rollout_log_probs
@@ -132,7 +154,8 @@ class ActorAfterWarmup:
 
     def __init__(self, actor: ActorRole, state: RunState, steps: int):
         self.actor, self.state, self.steps = actor, state, steps
-        self.log_probs, self.save, self.load = actor.log_probs, actor.save, actor.load
+        self.log_probs = actor.log_probs
+        self.rehearse, self.save, self.load = actor.rehearse, actor.save, actor.load
 
     def update(self, batch: TokenBatch) -> Metrics:
         return self.actor.update(batch) if self.state.step > self.steps else {}

@@ -15,6 +15,7 @@ from laurel.trainer.gauge import Gauge
 from laurel.trainer.report import Report
 from laurel.trainer.roles import Roles
 from laurel.trainer.run_state import RunState
+from laurel.trainer.saver import Saver
 from laurel.types import Prompt
 
 
@@ -38,6 +39,7 @@ class Run:
     saving: Cadence
     validation: ValidationCadence
     checkpoint_dir: Path
+    saver: Saver
     validated_before: bool
     """Whether the checkpoint that this run goes on from was validated."""
 
@@ -48,4 +50,5 @@ class Run:
         return [self.train_prompts[row] for row in chosen]
 
     def close(self) -> None:
+        self.saver.close()
         self.report.close()

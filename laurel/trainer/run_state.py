@@ -8,6 +8,8 @@ from pathlib import Path
 
 from laurel.types import LaurelError
 
+STATE = "run_state.json"
+
 
 @dataclass
 class RunState:
@@ -26,13 +28,13 @@ class RunState:
         return self.policy_version
 
     def save(self, folder: Path) -> None:
-        (folder / "run_state.json").write_text(json.dumps(asdict(self), indent=1))
+        (folder / STATE).write_text(json.dumps(asdict(self), indent=1))
 
     def restore(self, folder: Path) -> None:
         """Take over what ``save`` wrote."""
-        stored = json.loads((folder / "run_state.json").read_text())
+        stored = json.loads((folder / STATE).read_text())
         unknown = sorted(stored.keys() - asdict(self).keys())
         if unknown:
-            raise LaurelError(f"{folder}/run_state.json has unknown fields {unknown}; it was written by a newer Laurel")
+            raise LaurelError(f"{folder / STATE} has unknown fields {unknown}; it was written by a newer Laurel")
         for name, value in stored.items():
             setattr(self, name, value)

@@ -52,6 +52,8 @@ def train(run: Run) -> None:
     """Steps until ``run.total_steps``, with validation and checkpoints when they are due."""
     state = run.state
     run.report.begin(state, run.total_steps)
+    if state.step < run.total_steps:
+        run.saver.rehearse()
     run.roles.weights.publish(state.policy_version)
     if run.validation.at_start(state.step, done=run.validated_before):
         run.report.validation(state.step, *validate(run))
@@ -59,10 +61,11 @@ def train(run: Run) -> None:
         with kept_if_nothing_to_learn(run):
             state.step += 1
             train_step(run)
-        if run.saving.due(state.step):
+        if run.saving.due(state.step) or run.saver.again:
             save_checkpoint(run)
         if run.validation.due(state.step):
             run.report.validation(state.step, *validate(run))
+    run.saver.complete(state)
 
 
 def evaluate(run: Run) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -16,6 +17,7 @@ from torch import Tensor
 from laurel.algos.table import build_token_choice
 from laurel.batch.token_batch import TokenBatch
 from laurel.config.tree import Config
+from laurel.learner.disk import Entry
 from laurel.tracking.timer import Timer
 from laurel.workers.dispatch import (
     Budget,
@@ -27,7 +29,9 @@ from laurel.workers.dispatch import (
     slim,
     update_budget,
 )
-from laurel.workers.group import WorkerGroup
+from laurel.workers.group import Started, WorkerGroup
+from laurel.workers.saving import Rehearsal, Trained
+from laurel.workers.session import Say
 
 # What travels to a rank: the columns that its forward or its loss reads.
 _FORWARD = ("input_ids", "position_ids", "response_mask")
@@ -73,8 +77,11 @@ class ActorClient:
             self.group.tell()
             return metrics
 
-    def save(self, folder: Path) -> None:
-        self.group.run("saving the actor", lambda actor, rank: actor.save.remote("actor", folder))
+    def rehearse(self, folder: Path) -> list[Rehearsal]:
+        return self.group.run("rehearsing a save", lambda actor, rank: actor.rehearse.remote("actor", folder))
+
+    def save(self, folder: Path, *, copied: bool) -> Writing:
+        return save(self.group, "actor", folder, copied=copied)
 
     def load(self, folder: Path) -> None:
         self.group.run("loading the actor", lambda actor, rank: actor.load.remote("actor", folder))
@@ -124,11 +131,32 @@ class CriticClient:
             refs = [ray.put(share) for share in shares]
             return self.group.run("the critic's update", lambda actor, rank: actor.update_critic.remote(refs[rank]))[0]
 
-    def save(self, folder: Path) -> None:
-        self.group.run("saving the critic", lambda actor, rank: actor.save.remote("critic", folder))
+    def rehearse(self, folder: Path) -> list[Rehearsal]:
+        return self.group.run("rehearsing a save", lambda actor, rank: actor.rehearse.remote("critic", folder))
+
+    def save(self, folder: Path, *, copied: bool) -> Writing:
+        return save(self.group, "critic", folder, copied=copied)
 
     def load(self, folder: Path) -> None:
         self.group.run("loading the critic", lambda actor, rank: actor.load.remote("critic", folder))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A role that its ranks write; RoleWriting of trainer/roles.py."""
+
+    started: Started
+
+    def files(self, say: Say) -> dict[str, Entry]:
+        """Waits. The files of all ranks. Raises SaveError, or what ended a rank."""
+        return {name: entry for files in self.started.answers(say) for name, entry in files.items()}
+
+
+def save(group: WorkerGroup, role: Trained, folder: Path, *, copied: bool) -> Writing:
+    """Take a copy of the role's state (or, not ``copied``, what must be written before training goes on), and have it
+    written."""
+    group.run(f"copying the {role} to be saved", lambda actor, rank: actor.snapshot.remote(role, copied))
+    return Writing(group.start(f"writing the {role}", lambda actor, rank: actor.write.remote(role, folder)))
 
 
 class WeightsClient:

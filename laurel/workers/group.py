@@ -113,6 +113,12 @@ class WorkerGroup:
             self.kill()
             raise
 
+    def start(self, what: str, call: Callable[[ActorProxy[Rank], int], ObjectRef[Any]]) -> Started:
+        """As ``run``, without waiting; a failure ends nothing before somebody asks for the answers."""
+        if not self.handles:
+            raise LaurelError(f"{what}: the ranks have ended")
+        return Started([call(handle.actor, handle.member.rank) for handle in self.handles], self.members, what)
+
     def close(self) -> None:
         """End all ranks: in order if they answer, by force if not; then give the nodes back."""
         if self.handles:
@@ -134,6 +140,19 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close() if error is None else self.kill()
+
+
+@dataclass(frozen=True)
+class Started:
+    """Calls that ranks work on."""
+
+    refs: Sequence[ObjectRef[Any]]
+    members: Sequence[Member]
+    what: str
+
+    def answers(self, say: Say = print) -> list[Any]:
+        """In rank order, waited for; from any thread. Raises as ``WorkerGroup.run``."""
+        return gather(self.refs, self.members, self.what, say=say)
 
 
 def start_ranks(placement: Placement, *, deadline_s: float, say: Say = print) -> tuple[Handle, ...]:

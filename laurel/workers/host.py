@@ -22,6 +22,7 @@ from laurel.types import Completion, LaurelError, Request
 from laurel.weights.ways import Buckets, SameMemory
 from laurel.workers.engines import build_engine
 from laurel.workers.fit import Fit
+from laurel.workers.saving import Saving
 
 COLLECTIVE_TIMEOUT_S = 1800.0  # Ray tells of a dead rank within seconds; this only ends what nobody watches any more
 _DEBUGGING_TIMEOUT_S = 7 * 24 * 3600.0
@@ -62,6 +63,7 @@ class RankHost:
     def __init__(self, config: Config, *, rank: int, world: int, device: str):
         self.config, self.rank, self.world, self.device = config, rank, world, torch.device(device)
         self.meeting: Meeting | None = None
+        self.saving = Saving()
         self._ref: PolicyLearner | None = None
         self._critic: ValueLearner | None = None
 

@@ -1,7 +1,8 @@
 """The Ray actor of one rank: a shell around RankHost, which has the logic and knows no Ray.
 
 Torch is imported in the actor, after its threads are set. Calls of one concurrency group run one after the other in one
-thread: the learner's in ``learner``; replies stream in ``engine``; abort and health answer at any time.
+thread: the learner's in ``learner``; checkpoints are written in ``saving``; replies stream in ``engine``; abort and
+health answer at any time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.actor import ActorClass
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from laurel.batch.pack import MiniBatch
     from laurel.batch.token_batch import TokenBatch
     from laurel.config.tree import Config
+    from laurel.learner.disk import Entry
     from laurel.workers.fit import Fit
     from laurel.workers.host import RankHost, Updates
+    from laurel.workers.saving import Rehearsal, Trained
     from laurel.workers.waiting import Member
-
-Trained = Literal["actor", "critic"]
 
 
 @writes_failures
@@ -43,6 +44,7 @@ class Rank:
         self.threads = settle(ranks_on_host)
         self.heard = Notices.listen()
         self.host: RankHost
+        self.node: str
 
     @ray.method(concurrency_group="health")
     def describe(self, rank: int, device: str) -> Member:
@@ -61,7 +63,7 @@ class Rank:
         from laurel.workers.host import RankHost
 
         self.host = RankHost(config, rank=rank, world=world, device=device)
-        ip = ray.util.get_node_ip_address()
+        ip = self.node = ray.util.get_node_ip_address()
         introduce(rank, world, ip)
         return self.host.open_meeting(ip)
 
@@ -95,8 +97,19 @@ class Rank:
         return self.host.critic.update(mini_batches)
 
     @ray.method(concurrency_group="learner")
-    def save(self, role: Trained, folder: Path) -> None:
-        self.host.learner(role).save(folder)
+    def rehearse(self, role: Trained, folder: Path) -> Rehearsal:
+        from laurel.workers.saving import rehearse
+
+        return rehearse(self.host.rank, self.node, self.host.learner(role), folder)
+
+    @ray.method(concurrency_group="learner")
+    def snapshot(self, role: Trained, copied: bool) -> None:
+        self.host.saving.take(role, self.host.learner(role), copied=copied)
+
+    @ray.method(concurrency_group="saving")
+    def write(self, role: Trained, folder: Path) -> dict[str, Entry]:
+        """Beside the learner's work: the snapshot is a copy."""
+        return self.host.saving.write(role, folder)
 
     @ray.method(concurrency_group="learner")
     def load(self, role: Trained, folder: Path) -> None:
@@ -126,7 +139,7 @@ class Rank:
 
 # The engine's replies of training, validation and later calls may stream side by side, hence more than one thread.
 _OPTIONS: dict[str, Any] = {
-    "concurrency_groups": {"learner": 1, "engine": 8, "health": 2},
+    "concurrency_groups": {"learner": 1, "saving": 1, "engine": 8, "health": 2},
     "max_restarts": 0,
     "max_task_retries": 0,
 }

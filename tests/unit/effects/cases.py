@@ -19,6 +19,7 @@ from laurel.trainer.build import build, prepare
 from laurel.trainer.run import Run
 from laurel.types import Completion, Request
 from laurel.workers.group import Handle
+from laurel.workers.saving import Rehearsal, probe_name
 
 ACTOR, ROLLOUT, REF, CRITIC = (
     "actor_rollout_ref.actor",
@@ -45,11 +46,18 @@ class Ranks:
     def run(self, what: str, call: Callable[[Any, int], Any]) -> list[Any]:
         return [call(self, 0)]
 
+    def start(self, what: str, call: Callable[[Any, int], Any]) -> Any:
+        answers = self.run(what, call)
+        return SimpleNamespace(answers=lambda say: answers)
+
     def __getattr__(self, method: str) -> Any:
         def remote(*arguments: Any) -> Any:
             self.sent.append((method, arguments))
             if method in ("log_probs", "logit_grad_squares", "ref_log_probs", "values"):
                 return [torch.zeros(micro.token_count) for micro in arguments[0]]
+            if method == "rehearse":
+                (arguments[1] / probe_name(0)).touch()
+                return Rehearsal(0, "here", bytes=0, memory=2**40)
             return {}
 
         return SimpleNamespace(remote=remote)

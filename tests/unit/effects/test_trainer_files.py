@@ -22,6 +22,7 @@ def saved(config, *steps):
     for step in steps:
         run.state.step = step
         save_checkpoint(run)
+        run.saver.finish()
     run.close()
     return sorted(folder.name for folder in run.checkpoint_dir.glob("global_step_*"))
 

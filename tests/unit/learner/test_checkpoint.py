@@ -49,7 +49,7 @@ def test_a_checkpoint_is_whole_after_one_rename(tmp_path):
             }
         },
     }
-    assert newest_checkpoint(tmp_path) == (final, ())
+    assert newest_checkpoint(tmp_path) == (final, (), ())
 
 
 def test_the_newest_counts_steps_as_numbers(tmp_path):
@@ -58,7 +58,7 @@ def test_the_newest_counts_steps_as_numbers(tmp_path):
     (tmp_path / "global_step_x").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     assert newest_checkpoint(tmp_path).folder == tmp_path / "global_step_10"
-    assert newest_checkpoint(tmp_path / "nowhere") == (None, ())
+    assert newest_checkpoint(tmp_path / "nowhere") == (None, (), ())
 
 
 def test_unfinished_and_damaged_ones_are_passed_over_and_said_so(tmp_path):

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 from laurel.config.load import load
+from laurel.learner.checkpoint import begin_checkpoint, commit_checkpoint
 from laurel.rollout.filter_groups import NothingToLearn
-from laurel.trainer import checkpoints
-from laurel.trainer.checkpoints import config_changes, kept_if_nothing_to_learn, require_shards, restore
+from laurel.trainer.checkpoints import config_changes, find_checkpoint, kept_if_nothing_to_learn, restore
 from laurel.trainer.roles import NoCritic, Roles
 from laurel.trainer.run_state import RunState
 from laurel.types import LaurelError
@@ -18,20 +18,6 @@ def test_changed_settings_are_named_with_both_values():
     assert config_changes(old, new) == [
         "actor_rollout_ref.actor.optim.lr: 1e-06 in the checkpoint, now 1e-05 (this one counts)"
     ]
-
-
-def write_state(folder, shards: int) -> None:
-    folder.mkdir()
-    (folder / "state.json").write_text(json.dumps({"format_version": 1, "shards": shards}))
-
-
-def test_shards_on_another_nodes_disk_are_missed_when_saving(tmp_path):
-    write_state(tmp_path / "actor", 2)
-    (tmp_path / "actor" / "shard-00000-of-00002.safetensors").touch()
-    with pytest.raises(LaurelError, match=r"lacks shard-00001-of-00002.safetensors .* trainer.default_local_dir"):
-        require_shards(tmp_path)
-    (tmp_path / "actor" / "shard-00001-of-00002.safetensors").touch()
-    require_shards(tmp_path)
 
 
 class Actor:
@@ -63,11 +49,11 @@ def test_a_changed_kl_weight_counts_after_a_resume(tmp_path):
     assert kl_after_resume(tmp_path, adaptive, []) == 0.01
 
 
-def end_of_a_step(tmp_path, monkeypatch, *, step: int, error: Exception):
+def end_of_a_step(*, step: int, error: Exception):
     """A run at ``step`` whose next one draws 32 prompts and ends with ``error``; the run, and what was saved."""
     saved = []
-    run = SimpleNamespace(state=RunState(step=step, consumed=64, policy_version=step), checkpoint_dir=tmp_path)
-    monkeypatch.setattr(checkpoints, "save_checkpoint", lambda run: saved.append((run.state.step, run.state.consumed)))
+    saver = SimpleNamespace(complete=lambda state: saved.append((state.step, state.consumed)))
+    run = SimpleNamespace(state=RunState(step=step, consumed=64, policy_version=step), saver=saver)
 
     def train_step() -> None:
         with kept_if_nothing_to_learn(run):
@@ -80,18 +66,35 @@ def end_of_a_step(tmp_path, monkeypatch, *, step: int, error: Exception):
     return run, saved
 
 
-def test_a_step_that_finds_nothing_to_learn_leaves_a_checkpoint_of_those_before(tmp_path, monkeypatch):
-    run, saved = end_of_a_step(tmp_path, monkeypatch, step=4, error=NothingToLearn("x"))
+def test_a_step_that_finds_nothing_to_learn_leaves_a_checkpoint_of_those_before():
+    run, saved = end_of_a_step(step=4, error=NothingToLearn("x"))
     assert saved == [(4, 64)]
     assert run.state == RunState(step=4, consumed=64, policy_version=4)
 
 
-def test_there_is_nothing_to_keep_before_the_first_step_or_after_a_save(tmp_path, monkeypatch):
-    assert end_of_a_step(tmp_path, monkeypatch, step=0, error=NothingToLearn("x"))[1] == []
-    (tmp_path / "global_step_4").mkdir()
-    assert end_of_a_step(tmp_path, monkeypatch, step=4, error=NothingToLearn("x"))[1] == []
+def test_there_is_nothing_to_keep_before_the_first_step():
+    assert end_of_a_step(step=0, error=NothingToLearn("x"))[1] == []
 
 
-def test_other_errors_save_nothing(tmp_path, monkeypatch):
-    run, saved = end_of_a_step(tmp_path, monkeypatch, step=4, error=LaurelError("x"))
+def test_other_errors_save_nothing():
+    run, saved = end_of_a_step(step=4, error=LaurelError("x"))
     assert (saved, run.state.step) == ([], 5)
+
+
+def test_a_run_does_not_start_anew_where_every_checkpoint_is_damaged(tmp_path):
+    """What is lost is named, each with its reason; only what the user says starts anew."""
+    trainer = load(["trainer.device=cpu"]).config.trainer
+    assert find_checkpoint(trainer, tmp_path) is None
+    begin_checkpoint(tmp_path, 3)
+    assert find_checkpoint(trainer, tmp_path) is None, "what was never finished is no loss"
+    newer = commit_checkpoint(begin_checkpoint(tmp_path, 1))
+    manifest = json.loads((newer / "manifest.json").read_text())
+    (newer / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
+    (commit_checkpoint(begin_checkpoint(tmp_path, 2)) / "manifest.json").write_text("{")
+    with pytest.raises(LaurelError) as refused:
+        find_checkpoint(trainer, tmp_path)
+    assert f"{tmp_path}/global_step_1: its format_version 99 is newer" in str(refused.value)
+    assert f"{tmp_path}/global_step_2: its manifest.json cannot be read" in str(refused.value)
+    assert "trainer.resume_mode=disable" in str(refused.value)
+    anew = trainer.model_copy(update={"resume_mode": "disable"})
+    assert find_checkpoint(anew, tmp_path) is None
