@@ -13,6 +13,8 @@ import yaml
 
 from launch.environments import DSTACK, SKYPILOT, needs_dstack, needs_skypilot
 from launch.hosts import REPOSITORY
+from laurel.launch.render import render
+from laurel.launch.spec import Job, SkyPilotOptions
 
 TUTORIAL = REPOSITORY / "examples" / "tutorial"
 SECRETS = {"LAUREL_CLUSTER_TOKEN": "a-secret-of-this-test-" + "x" * 20}
@@ -69,6 +71,19 @@ def test_skypilot_reads_its_tutorial_files(tmp_path):
     found = read_by(SKYPILOT / "python", READ_SKYPILOT, files, tmp_path)
     secrets = ["LAUREL_CLUSTER_TOKEN", "WANDB_API_KEY"]
     assert found == [[name, 2, {"L4": 1}, "64+", secrets, {}] for name in ("ppo-gsm8k", "grpo-math")]
+
+
+def test_skypilot_on_kubernetes(tmp_path):
+    if reason := needs_skypilot():
+        pytest.skip(reason)
+    options = SkyPilotOptions(
+        "H100", infra="k8s/my-context", image="docker:registry.example.com/laurel:1", workdir=None
+    )
+    file = tmp_path / "task.yaml"
+    file.write_text(render(Job(name="ppo", nodes=2, gpus=8, settings=("a=b",)), options))
+    [[*task, secrets, _]] = read_by(SKYPILOT / "python", READ_SKYPILOT, [file], tmp_path)
+    assert task == ["ppo", 2, {"H100": 8}, None]
+    assert secrets == ["LAUREL_CLUSTER_TOKEN"]
 
 
 def test_dstack_reads_its_tutorial_file(tmp_path):
