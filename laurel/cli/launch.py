@@ -140,6 +140,10 @@ def dstack(
     shm: Annotated[str | None, typer.Option(help="Shared memory, such as 128GB.", show_default=False)] = None,
     volume: Annotated[list[str] | None, typer.Option(metavar="NAME:PATH", help="Volume. Repeatable.")] = None,
     repository: Annotated[str | None, typer.Option(help="Git folder or URL to fetch.", show_default=False)] = None,
+    line: Annotated[
+        list[str] | None,
+        typer.Option(help="Another line of the file, such as 'spot_policy: auto'. Repeatable.", show_default=False),
+    ] = None,
     path: Path_ = None,
     least: Least = 0,
     timeout: Timeout = 600,
@@ -149,7 +153,7 @@ def dstack(
     def act() -> int:
         from laurel.launch.spec import DstackOptions
 
-        options = DstackOptions(gpu, image, shm, cpu, memory, tuple(volume or ()), repository, path)
+        options = DstackOptions(gpu, image, shm, cpu, memory, tuple(volume or ()), repository, path, tuple(line or ()))
         job = _job(name, nodes, gpus, settings, cores, least, timeout, setup, secret)
         return _launch(job, options, dry_run=dry_run, detach=detach, files_here=False)
 

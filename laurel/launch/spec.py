@@ -88,7 +88,8 @@ class SkyPilotOptions:
 
 @dataclass(frozen=True)
 class DstackOptions:
-    """``gpu`` is memory or a type, such as 80GB or H100; ``volumes`` are NAME:PATH."""
+    """``gpu`` is memory or a type, such as 80GB or H100; ``volumes`` are NAME:PATH; ``more`` are further lines of the
+    file as they stand, such as ``spot_policy: auto``."""
 
     gpu: str | None = None
     image: str | None = None
@@ -98,6 +99,7 @@ class DstackOptions:
     volumes: tuple[str, ...] = ()
     repository: str | None = None
     path: str | None = None
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,9 @@ def test_skypilot_and_dstack_run_the_same_line(tmp_path):
     assert sky["file_mounts"] == {"a": "~/b"}
     assert words_of(sky["run"], tmp_path, "laurel") == [node_words("skypilot")]
     (tmp_path / "notes").unlink()
-    options = DstackOptions("80GB", shared_memory="128GB", volumes=("/c:/c",))
+    options = DstackOptions("80GB", shared_memory="128GB", volumes=("/c:/c",), more=("spot_policy: auto",))
     dstack = yaml.safe_load(render(job(secrets=("WANDB_API_KEY",), setup=("echo 'a: b' >/dev/null",)), options))
-    assert (dstack["type"], dstack["nodes"]) == ("task", 2)
+    assert (dstack["type"], dstack["nodes"], dstack["spot_policy"]) == ("task", 2, "auto")
     assert dstack["env"][:2] == ["LAUREL_CLUSTER_TOKEN", "WANDB_API_KEY"]
     assert dstack["resources"] == {"cpu": "8..", "gpu": "80GB:4", "shm_size": "128GB"}
     assert words_of("\n".join(dstack["commands"]), tmp_path, "laurel") == [node_words("dstack")]
