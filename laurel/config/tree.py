@@ -334,6 +334,8 @@ class Trainer(Section):
     """Validation samples shown by each logger that can show text."""
     save_freq: int = -1
     """Steps between checkpoints; -1 saves only at the end."""
+    max_walltime: Positive | None = None
+    """Seconds after which the run saves and ends, to be gone on with; null is two minutes before Slurm's limit."""
     default_local_dir: str | None = None
     """Checkpoint folder; null is checkpoints/<project_name>/<experiment_name> where the job was started."""
     max_actor_ckpt_to_keep: Positive | None = None

@@ -40,6 +40,7 @@ from laurel.trainer.rollouts import Rollouts, greedy_sampling, group_selection, 
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
 from laurel.trainer.saver import Saver
+from laurel.trainer.stop import Stop
 from laurel.types import LaurelError, Prompt
 from laurel.workers.clients import ActorClient, CriticClient, RefClient, WeightsClient
 from laurel.workers.fit import Fit
@@ -119,8 +120,8 @@ def prepare(config: Config) -> Prepared:
     )
 
 
-def build(prepared: Prepared, group: WorkerGroup) -> Run:
-    """The run on ``group``'s ranks, gone on from its newest checkpoint if there is one."""
+def build(prepared: Prepared, group: WorkerGroup, stop: Stop | None = None) -> Run:
+    """The run on ``group``'s ranks, gone on from its newest checkpoint if there is one; ``stop`` may end it early."""
     config, trainer = prepared.config, prepared.config.trainer
     timer = Timer()
     state = RunState(kl_coef=config.algorithm.kl_ctrl.kl_coef)
@@ -152,6 +153,7 @@ def build(prepared: Prepared, group: WorkerGroup) -> Run:
         checkpoint_dir=prepared.checkpoint_dir,
         saver=Saver(prepared.checkpoint_dir, config, roles, say, saved_step=None if checkpoint is None else state.step),
         validated_before=checkpoint is not None and report.validated(state.step, checkpoint),
+        stop=stop or Stop(),
     )
 
 

@@ -15,6 +15,7 @@ from laurel.trainer.report import say
 from laurel.trainer.roles import Roles
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
+from laurel.trainer.stop import Stopped
 from laurel.types import LaurelError
 
 
@@ -26,14 +27,36 @@ def save_checkpoint(run: Run) -> None:
 
 
 @contextmanager
+def kept_if_stopped(run: Run) -> Iterator[None]:
+    """Around all steps: if somebody asks for the end, what is done is saved, and Stopped is raised."""
+    try:
+        with run.stop.at_checks():
+            yield
+    except KeyboardInterrupt as error:
+        if not run.stop.saves:
+            raise
+        if run.state.step > 0:
+            run.saver.complete(run.state)
+        raise Stopped(
+            f"stopped early by {run.stop.requested} after step {run.state.step} of {run.total_steps}; "
+            + ("all of it is saved, and the same command goes on" if run.state.step else "start it again to train")
+        ) from error
+
+
+@contextmanager
 def kept_if_nothing_to_learn(run: Run) -> Iterator[None]:
     """Around a step: if it ends since no group teaches anything, the steps before it are saved first, as they stood.
+    If sampling was interrupted, the state is that of the steps before, too.
 
     Going on from there, with a larger algorithm.filter_groups.max_num_gen_batches say, draws the same prompts again.
     """
     step, consumed = run.state.step, run.state.consumed
     try:
         yield
+    except KeyboardInterrupt:
+        if run.stop.saves:
+            run.state.step, run.state.consumed = step, consumed
+        raise
     except NothingToLearn:
         run.state.step, run.state.consumed = step, consumed
         if step > 0:
@@ -87,6 +110,7 @@ WHERE = (
     "trainer.validation_data_dir",
     "trainer.rollout_data_dir",
     "trainer.resume_mode",
+    "trainer.max_walltime",
     "trainer.resume_from_path",
 )
 

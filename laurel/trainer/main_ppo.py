@@ -39,7 +39,8 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def main(argv: Sequence[str] | None = None, *, command: str = COMMAND) -> int:
-    """Exit code: 0 done, 1 failed while running, 2 wrong settings (nothing was started), 130 interrupted."""
+    """Exit code: 0 done, 1 failed while running, 2 wrong settings (nothing was started), 75 ended early as asked, with
+    everything saved, 130 interrupted at once."""
     words = sys.argv[1:] if argv is None else argv
     options = parse(words)
     if options.help or not words:

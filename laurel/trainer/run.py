@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from laurel.algos.table import Algorithm
@@ -16,6 +16,7 @@ from laurel.trainer.report import Report
 from laurel.trainer.roles import Roles
 from laurel.trainer.run_state import RunState
 from laurel.trainer.saver import Saver
+from laurel.trainer.stop import Stop
 from laurel.types import Prompt
 
 
@@ -42,6 +43,7 @@ class Run:
     saver: Saver
     validated_before: bool
     """Whether the checkpoint that this run goes on from was validated."""
+    stop: Stop = field(default_factory=Stop)
 
     def next_prompts(self) -> list[Prompt]:
         """The next prompts, in an order that depends on (data.seed, number consumed) alone."""

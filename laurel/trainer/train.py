@@ -10,11 +10,12 @@ from laurel.batch.token_batch import TokenBatch
 from laurel.config.load import Loaded
 from laurel.config.tree import Config
 from laurel.trainer.build import build, prepare
-from laurel.trainer.checkpoints import kept_if_nothing_to_learn, save_checkpoint
+from laurel.trainer.checkpoints import kept_if_nothing_to_learn, kept_if_stopped, save_checkpoint
 from laurel.trainer.report import Report, say
 from laurel.trainer.roles import Metrics, Roles
 from laurel.trainer.run import Run
 from laurel.trainer.run_state import RunState
+from laurel.trainer.stop import STOPPED, Interrupted, Stopped, build_stop
 from laurel.trainer.validate import validate
 from laurel.types import Group
 from laurel.workers.group import WorkerGroup
@@ -41,7 +42,7 @@ def learn(roles: Roles, algo: Algorithm, state: RunState, groups: list[Group]) -
 def train_step(run: Run) -> None:
     """Sample, score, learn, report."""
     with run.timer("step"):
-        with run.roles.rollouts.awake():
+        with run.stop.at_once(), run.roles.rollouts.awake():
             groups, sampling = run.roles.rollouts.collect(run.next_prompts, step=run.state.step)
         batch, metrics = learn(run.roles, run.algo, run.state, groups)
     run.report.step(run.state, groups, batch, sampling | metrics)
@@ -49,7 +50,12 @@ def train_step(run: Run) -> None:
 
 
 def train(run: Run) -> None:
-    """Steps until ``run.total_steps``, with validation and checkpoints when they are due."""
+    """Steps until ``run.total_steps``, with validation and checkpoints when they are due. Raises Stopped."""
+    with kept_if_stopped(run):
+        _steps(run)
+
+
+def _steps(run: Run) -> None:
     state = run.state
     run.report.begin(state, run.total_steps)
     if state.step < run.total_steps:
@@ -63,6 +69,7 @@ def train(run: Run) -> None:
             train_step(run)
         if run.saving.due(state.step) or run.saver.again:
             save_checkpoint(run)
+        run.stop.check()
         if run.validation.due(state.step):
             run.report.validation(state.step, *validate(run))
     run.saver.complete(state)
@@ -76,24 +83,33 @@ def evaluate(run: Run) -> None:
 
 def execute(config: Config) -> Report:
     """Prepare, start the ranks, train or validate."""
-    prepared = prepare(config)
-    with (
-        RaySession(config.ray_kwargs.ray_init, say=say) as session,
-        WorkerGroup.spawn(
-            config,
-            prepared.updates,
-            alone=session.started,
-            say=say,
-            plan=prepared.fit,
-            examine=prepared.examine,
-        ) as group,
-        closing(build(prepared.as_fitted(group.fit), group)) as built,
-    ):
-        evaluate(built) if config.trainer.val_only else train(built)
+    with build_stop(config.trainer.max_walltime) as stop:
+        prepared = prepare(config)
+        with RaySession(config.ray_kwargs.ray_init, say=say) as session:
+            stop.listen()
+            with (
+                WorkerGroup.spawn(
+                    config,
+                    prepared.updates,
+                    alone=session.started,
+                    say=say,
+                    plan=prepared.fit,
+                    examine=prepared.examine,
+                ) as group,
+                closing(build(prepared.as_fitted(group.fit), group, stop)) as built,
+            ):
+                evaluate(built) if config.trainer.val_only else train(built)
     return built.report
 
 
 def run(loaded: Loaded) -> int:
     """What ``laurel train`` does once every check has passed. Returns the process's exit code."""
-    execute(loaded.config)
+    try:
+        execute(loaded.config)
+    except Stopped as stopped:
+        say(str(stopped))
+        return STOPPED
+    except Interrupted as interrupted:  # before the first step: nothing was done yet that could be lost
+        say(f"stopped by {interrupted} before training began")
+        return STOPPED
     return 0

@@ -16,7 +16,7 @@ CORE_MEASURES = ("acc", "strict")
 
 def validate(run: Run) -> tuple[list[Sample], Metrics]:
     """Answers of the current policy to all validation prompts, and their measures."""
-    with run.timer("testing"), run.roles.rollouts.awake():
+    with run.timer("testing"), run.stop.at_once(), run.roles.rollouts.awake():
         groups = run.roles.rollouts.answer(run.val_prompts)
     samples_per_prompt = run.config.actor_rollout_ref.rollout.val_kwargs.n
     require_every_row(run.val_prompts, groups, samples_per_prompt)

@@ -5,6 +5,8 @@ import pytest
 from e2e.runs import counts, differences, tensors
 
 N, DRAWN = 4, 12
+TRIED = 8  # answers on which a run tries the reward function before it trains
+VALIDATED = 8
 FILTERED = [
     "algorithm.adv_estimator=grpo",
     "algorithm.filter_groups.enable=True",
@@ -16,15 +18,16 @@ FILTERED = [
     "actor_rollout_ref.actor.optim.lr=1e-3",
     "trainer.total_training_steps=5",
     "trainer.val_before_train=False",
-    "data.val_max_samples=8",
+    f"data.val_max_samples={VALIDATED}",
 ]
-# After so many calls it breaks, or finds every answer right; it counts in this process.
+# After so many calls it breaks, or finds every answer right; it counts in this process, and notes its calls.
 REWARD = """
 calls_left = {calls}
 
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     global calls_left
     calls_left -= 1
+    open({notes!r}, "w").write(str({calls} - calls_left))
     if calls_left < 0 and {breaks}:
         raise ConnectionError("the judge is gone")
     right = float(solution_str == ground_truth or calls_left < 0)
@@ -36,7 +39,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 def reward(tmp_path):
     def make(calls: int = 10**9, *, breaks: bool = False) -> str:
         file = tmp_path / "counting.py"
-        file.write_text(REWARD.format(calls=calls, breaks=breaks))
+        file.write_text(REWARD.format(calls=calls, breaks=breaks, notes=str(tmp_path / "calls")))
         return f"reward.custom_reward_function.path={file}"
 
     return make
@@ -46,13 +49,19 @@ def reward(tmp_path):
 def straight(train, reward, tmp_path):
     run = train(*FILTERED, reward(), f"trainer.rollout_data_dir={tmp_path / 'samples straight'}", name="straight")
     assert run.code == 0, run.text
+    assert int((tmp_path / "calls").read_text()) == calls_until(run, 6) + VALIDATED
     return run
 
 
-def calls_until(run, step: int) -> int:
-    """Answers that were scored in the steps before ``step``."""
+def drawn_until(run, step: int) -> int:
+    """Prompts that were drawn in the steps before ``step``."""
     batches = run.series("train/num_gen_batches")
-    return int(sum(batches[earlier] for earlier in range(1, step))) * DRAWN * N
+    return int(sum(batches[earlier] for earlier in range(1, step))) * DRAWN
+
+
+def calls_until(run, step: int) -> int:
+    """Answers that were scored in the steps before ``step``, and before the first one."""
+    return TRIED + drawn_until(run, step) * N
 
 
 def same(one, other) -> bool:
@@ -94,7 +103,7 @@ def test_when_nothing_informative_comes_the_run_ends_with_its_work_kept(straight
     assert "all samples have the same acc, 1 on average" in error
     assert "Traceback" not in ended.text
     assert counts(ended.checkpoint(3))["run_state"]["step"] == 3
-    assert counts(ended.checkpoint(3))["run_state"]["consumed"] == calls_until(straight, 4) / N
+    assert counts(ended.checkpoint(3))["run_state"]["consumed"] == drawn_until(straight, 4)
 
     resumed = train(*FILTERED, reward(), name="ended")
     assert resumed.code == 0, resumed.text

@@ -4,7 +4,6 @@ Every node has a device docker0 with one address everywhere before its own, and 
 """
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ from launch.hosts import needs_hosts
 from launch.slurm import SlurmCluster
 
 NODES = ["node1", "gpu-b7", "x3c0s9"]
-# Imported by the driver: it notes each SIGUSR1, as a run that saves on a signal would act on it.
-REWARD = """
-import os, signal, socket
-def note(*_):
-    with open("{file}", "a") as file:
-        file.write(f"USR1 on {{socket.gethostname()}}\\n")
-signal.signal(signal.SIGUSR1, note)
-def compute_score(data_source, solution_str, ground_truth, extra_info):
-    return float(solution_str == ground_truth)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +84,17 @@ def test_laurel_launch_submits_tells_and_stops_and_leaves_nothing_behind(slurm, 
 
 
 @pytest.mark.timeout(400)
-def test_usr1_reaches_the_training_and_a_requeued_job_runs_again(slurm, small_ppo, tmp_path):
-    noted, reward = tmp_path / "noted", tmp_path / "reward.py"
-    reward.write_text(REWARD.format(file=noted))
-    settings = [
-        *small_ppo.settings(tmp_path / "run", nodes=2, steps=100_000),
-        f"reward.custom_reward_function.path={reward}",
-    ]
+def test_usr1_saves_and_a_requeued_job_goes_on(slurm, small_ppo, tmp_path):
+    settings = small_ppo.settings(tmp_path / "run", nodes=2, steps=100_000)
     job = slurm.submit(render(slurm, tmp_path, settings, nodes=2), "--requeue")
     slurm.wait_for(job, "step 2 ", 200)
     slurm.login(["scancel", "--signal=USR1", "--batch", str(job)], check=True)
-    deadline = time.monotonic() + 30
-    while not noted.exists():
-        assert time.monotonic() < deadline, slurm.output(job)
-        time.sleep(0.2)
-    assert noted.read_text().startswith("USR1 on ")
+    slurm.wait_for(job, "stopped early by SIGUSR1", 60)
+    assert slurm.wait(job, 60) == "FAILED"
+    assert slurm.job(job)["ExitCode"] == "75:0", "ended early, saved"
     slurm.login(["scontrol", "requeue", str(job)], check=True)
     slurm.start_again(job, 90)
-    slurm.wait_for(job, "step 2 ", 200, times=2)
+    slurm.wait_for(job, "resumed at step", 200)
     slurm.login(["scancel", str(job)], check=True)
     assert slurm.wait(job, 60) == "CANCELLED"
     assert slurm.left_behind(30) == {}

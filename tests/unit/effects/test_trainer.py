@@ -189,7 +189,7 @@ def test_val_only_validates_and_stops(key, settings, monkeypatch):
         made = []
         config = settings(NEW, f"{key}={value}")
         monkeypatch.setattr(train, "train_step", lambda run, made=made: made.append(run.state.step))
-        monkeypatch.setattr(train, "build", lambda prepared, group, config=config: run_of(config)[0])
+        monkeypatch.setattr(train, "build", lambda prepared, group, stop, config=config: run_of(config)[0])
         report = train.execute(config)
         assert made == steps
         assert [step for step, _, _ in report.validations] == validated

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import pyarrow.parquet
@@ -13,6 +14,7 @@ from laurel.batch.build import build_batch
 from laurel.tracking import loggers
 from laurel.trainer.build import prepare
 from laurel.trainer.checkpoints import save_checkpoint
+from laurel.trainer.stop import Interrupted, build_stop
 from laurel.trainer.validate import validate
 
 
@@ -134,3 +136,20 @@ def test_resume_from_path_is_where_to_go_on(key, settings, tmp_path, step):
     saved(settings(), 3, 5)
     folder = tmp_path / "checkpoints" / "laurel" / "default" / f"global_step_{step}"
     assert resumed_step(settings("trainer.resume_mode=resume_path", f"{key}={folder}")) == step
+
+
+@effect("trainer.max_walltime")
+def test_max_walltime_is_when_the_run_is_asked_to_end(key, settings):
+    requested = {}
+    for seconds in ("1", "1000"):
+        started = time.monotonic()
+        with build_stop(settings(f"{key}={seconds}").trainer.max_walltime) as stop, stop.at_checks():
+            while not stop.requested and time.monotonic() - started < 3:
+                time.sleep(0.02)
+            requested[seconds] = (stop.requested, time.monotonic() - started)
+            if stop.requested:
+                with pytest.raises(Interrupted):
+                    stop.check()
+    assert requested["1"][0] == "trainer.max_walltime"
+    assert 0.9 < requested["1"][1] < 2.5
+    assert requested["1000"][0] == ""

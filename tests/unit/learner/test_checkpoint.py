@@ -1,5 +1,7 @@
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,21 +143,92 @@ for step in range(1, 10**6):
 """
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
-    """A process that saves the same step again and again, killed at eight different moments."""
+def kill_while_saving(folder: Path, moments: list[float]) -> None:
+    """A process that saves the same step again and again, killed so many seconds after some pass began, each time."""
     environment = dict(os.environ, PYTHONPATH=str(REPOSITORY))
-    for attempt in range(8):
+    for attempt, moment in enumerate(moments):
         saver = subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SAVER, str(folder)], env=environment, stdout=subprocess.PIPE, text=True
         )
-        for _ in range(4 + attempt):
+        for _ in range(4 + attempt % 5):
             assert saver.stdout is not None
             assert saver.stdout.readline()
-        time.sleep(0.0015 * attempt)
+        time.sleep(moment)
         saver.send_signal(signal.SIGKILL)
         saver.wait(20)
         saver.stdout.close()
-        found = newest_checkpoint(tmp_path)
+        found = newest_checkpoint(folder)
         assert found.folder is not None, found.notes
         content = {path.read_bytes() for path in found.folder.iterdir() if path.name != "manifest.json"}
         assert len(content) == 1  # all four files are of one pass
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
+    kill_while_saving(tmp_path, [0.0015 * attempt for attempt in range(8)])
+
+
+@pytest.mark.slow
+def test_a_kill_at_fifty_random_moments_leaves_a_whole_checkpoint(tmp_path):
+    moments = random.Random(7)
+    kill_while_saving(tmp_path, [moments.uniform(0, 0.02) for _ in range(50)])
+
+
+SMALL_DISK = """
+import sys
+from pathlib import Path
+from laurel.learner.checkpoint import begin_checkpoint, commit_checkpoint, damage, discard_checkpoint, newest_checkpoint
+from laurel.learner.disk import SaveError, free_bytes, write_chunks, writing
+
+def save(step, size):
+    folder = begin_checkpoint(root, step)
+    try:
+        with writing(folder):
+            entry = write_chunks(folder / "shard", [bytes(size)])
+        commit_checkpoint(folder, written={"shard": entry})
+    except SaveError as error:
+        discard_checkpoint(folder)
+        print(error)
+
+root = Path(sys.argv[1])
+save(1, 100_000)
+free = free_bytes(root)
+save(2, 4_000_000)
+assert free_bytes(root) == free, "what could not be finished takes no room"
+assert newest_checkpoint(root).folder == root / "global_step_1"
+save(3, 100_000)
+assert newest_checkpoint(root).folder == root / "global_step_3"
+assert damage(root / "global_step_1") is None
+"""
+READ_ONLY = (
+    SMALL_DISK.partition("root = ")[0]
+    + """
+root = Path(sys.argv[1])
+try:
+    save(4, 10)
+except SaveError as error:
+    print(error)
+assert newest_checkpoint(root).folder == root / "global_step_3"
+"""
+)
+
+
+def test_a_full_and_a_read_only_disk_are_said_and_leave_what_was_saved(tmp_path):
+    """A disk of 1 MB, which a namespace of its own lets every user mount."""
+    script = f"""
+    set -e
+    mount -t tmpfs -o size=1m none {tmp_path}
+    {sys.executable} -c "$FULL" {tmp_path}
+    mount -o remount,ro {tmp_path}
+    {sys.executable} -c "$READ_ONLY" {tmp_path}
+    """
+    unshare = ["unshare", "--mount", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    environment = dict(os.environ, PYTHONPATH=str(REPOSITORY), FULL=SMALL_DISK, READ_ONLY=READ_ONLY)
+    done = subprocess.run([*unshare, "sh", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    full, read_only = done.stdout.splitlines()
+    assert "global_step_2.incomplete cannot be written: [Errno 28] No space left on device" in full
+    assert "trainer.max_actor_ckpt_to_keep" in full
+    assert "Read-only file system" in read_only
+    assert "make it writable" in read_only
