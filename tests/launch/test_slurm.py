@@ -46,6 +46,7 @@ def test_the_rendered_script_trains_on_every_node(slurm, small_ppo, tmp_path, no
     assert slurm.left_behind() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_two_jobs_of_one_user_on_the_same_nodes_do_not_meet(slurm, small_ppo, tmp_path):
     on_both = f"--nodelist={NODES[0]},{NODES[1]}"

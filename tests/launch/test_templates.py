@@ -131,6 +131,7 @@ def test_skypilots_run_section_beside_its_own_ray(hosts, small_ppo, tmp_path):
     assert left(hosts)["node2"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_dstacks_commands_with_a_head_that_is_late(hosts, small_ppo, tmp_path):
     """The head fetches a model for 40 s before it runs the node's line; the other node waits for it."""
