@@ -9,6 +9,7 @@ from pathlib import Path
 from laurel.algos.table import Algorithm
 from laurel.config.tree import Config
 from laurel.data.sampler import PromptOrder
+from laurel.rewards.pool import Scorer
 from laurel.tracking.timer import Timer
 from laurel.trainer.cadence import Cadence, ValidationCadence
 from laurel.trainer.gauge import Gauge
@@ -29,6 +30,7 @@ class Run:
     state: RunState
     timer: Timer
     report: Report
+    scorer: Scorer
     gauge: Gauge
     train_prompts: Sequence[Prompt]
     val_prompts: Sequence[Prompt]
@@ -48,4 +50,5 @@ class Run:
         return [self.train_prompts[row] for row in chosen]
 
     def close(self) -> None:
+        self.scorer.close()
         self.report.close()

@@ -9,6 +9,7 @@ FILTERED = [
     "algorithm.adv_estimator=grpo",
     "algorithm.filter_groups.enable=True",
     "algorithm.filter_groups.max_num_gen_batches=6",
+    "reward.num_workers=1",
     f"data.gen_batch_size={DRAWN}",
     "data.train_max_samples=50",
     "data.train_batch_size=8",
@@ -18,7 +19,7 @@ FILTERED = [
     "trainer.val_before_train=False",
     "data.val_max_samples=8",
 ]
-# After so many calls it breaks, or finds every answer right; it counts in this process.
+# After so many calls it breaks, or finds every answer right; it counts in the one process that scores.
 REWARD = """
 calls_left = {calls}
 
