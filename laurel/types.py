@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
+UnscoredKind = Literal["error", "time", "memory", "crash"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,20 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Unscored:
+    """Why a trajectory has no score: the reward function raised or returned what is no score (error), reached its limit
+    of time or memory, or its process died (crash). Nothing is learned from such a trajectory.
+    """
+
+    kind: UnscoredKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A whole episode of one prompt. ``sample`` counts within its group."""
+    """A whole episode of one prompt. ``sample`` counts within its group. Once scored it has ``score``, or ``unscored``
+    if that failed.
+    """
 
     sample: int
     turns: tuple[Turn, ...]
@@ -130,6 +143,7 @@ class Trajectory:
     policy_version: int
     score: Score | None = None
     text: str = ""
+    unscored: Unscored | None = None
 
     @property
     def response_ids(self) -> tuple[int, ...]:

@@ -17,13 +17,23 @@ def build_batch(groups: Sequence[Group], *, heads: Sequence[str] = ()) -> TokenB
     ``rollout_log_probs`` is present only if every sampled turn carries log-probabilities; at prompt and environment
     tokens it is 0. ``heads`` are numbers of the reward function (``score`` or others of its dict) that become row
     columns of their own, named by ``head_column``.
+
+    What could not be scored stays as a row of weight 0, of which nothing is learned. So do the baseline's whole group
+    if that was the greedy answer, and what is left alone of a group of several, since it has nothing to be compared
+    with. Raises LaurelError if nothing is left.
     """
     rows = [(number, group, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
     if not rows:
         raise ValueError("no trajectories to train on: every group is empty")
-    unscored = [f"{group.prompt.index}/{t.sample}" for _, group, t in rows if t.score is None]
-    if unscored:
-        raise ValueError(f"trajectories without a score (prompt/sample): {', '.join(unscored[:8])}")
+    missing = [f"{group.prompt.index}/{t.sample}" for _, group, t in rows if t.score is None and t.unscored is None]
+    if missing:
+        raise ValueError(f"trajectories without a score (prompt/sample): {', '.join(missing[:8])}")
+    weights = [weight for group in groups for weight in _weights(group)]
+    if not any(weights):
+        raise LaurelError(
+            f"none of {len(rows)} trajectories can be learned from, since their scores, or those of all others of "
+            "their prompts, failed; see the reasons above, or raise actor_rollout_ref.rollout.n"
+        )
 
     ids: list[int] = []
     sampled: list[bool] = []
@@ -52,7 +62,7 @@ def build_batch(groups: Sequence[Group], *, heads: Sequence[str] = ()) -> TokenB
     if reported:
         tokens["rollout_log_probs"] = torch.tensor(log_probs, dtype=torch.float32)
     baselines = [group.baseline.score for _, group, _ in rows if group.baseline is not None]
-    greedy = [score.value for score in baselines if score is not None]
+    greedy = [0.0 if score is None else score.value for score in baselines]
     cu_seqlens = torch.zeros(len(rows) + 1, dtype=torch.int64)
     torch.cumsum(torch.tensor(lengths), 0, out=cu_seqlens[1:])
     return TokenBatch(
@@ -60,8 +70,8 @@ def build_batch(groups: Sequence[Group], *, heads: Sequence[str] = ()) -> TokenB
         {
             "index": torch.arange(len(rows)),
             "group": torch.tensor([number for number, _, _ in rows]),
-            "score": torch.tensor([t.score.value for _, _, t in rows if t.score], dtype=torch.float32),
-            "weight": torch.ones(len(rows)),
+            "score": torch.tensor([t.score.value if t.score else 0.0 for _, _, t in rows], dtype=torch.float32),
+            "weight": torch.tensor(weights),
             "truncated": torch.tensor([t.finish_reason == "length" for _, _, t in rows]),
             "policy_version": torch.tensor([t.policy_version for _, _, t in rows]),
             **{head_column(name): _head(name, rows) for name in heads},
@@ -71,11 +81,23 @@ def build_batch(groups: Sequence[Group], *, heads: Sequence[str] = ()) -> TokenB
     )
 
 
+def _weights(group: Group) -> list[float]:
+    """1 for each trajectory that something is learned from, else 0."""
+    scored = [trajectory.score is not None for trajectory in group.trajectories]
+    unjudged = group.baseline is not None and group.baseline.score is None
+    if unjudged or (sum(scored) == 1 and len(scored) > 1):
+        return [0.0] * len(scored)
+    return [float(one) for one in scored]
+
+
 def _head(name: str, rows: Sequence[tuple[int, Group, Trajectory]]) -> torch.Tensor:
     """(N,) float32: what the reward function said under ``name`` of each trajectory."""
     found = []
     for _, group, trajectory in rows:
-        numbers = {"score": trajectory.score.value, **trajectory.score.extras} if trajectory.score else {}
+        if trajectory.score is None:
+            found.append(0.0)
+            continue
+        numbers = {"score": trajectory.score.value, **trajectory.score.extras}
         if name not in numbers:
             raise LaurelError(
                 f"algorithm.gdpo_reward_keys names {name!r}, which the reward function did not return for row "

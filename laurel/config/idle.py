@@ -285,6 +285,11 @@ IDLE: tuple[Idle, ...] = (
         "trainer.logger has only file, which shows no text (every validation is kept as parquet)",
     ),
     Idle(
+        ("reward.timeout", "reward.memory_limit_mb"),
+        lambda c, g: c.reward.num_workers == 0,
+        "reward.num_workers is 0",
+    ),
+    Idle(
         ("reward.custom_reward_function.name",),
         lambda c, g: c.reward.custom_reward_function.path is None,
         "reward.custom_reward_function.path is not given",

@@ -296,6 +296,12 @@ class Reward(Section):
     reward_kwargs: dict[str, Any] = {}
     """Further arguments of the reward function; overlong_buffer_cfg and max_resp_len are the manager dapo's."""
     custom_reward_function: CustomRewardFunction = CustomRewardFunction()
+    num_workers: Count | None = None
+    """Processes that score trajectories; null is one per core, up to 8, and 0 scores in the command's own process."""
+    timeout: Annotated[float, Field(gt=0)] = 120.0
+    """Longest time that scoring one trajectory may take, in seconds, before it counts as failed."""
+    memory_limit_mb: Positive = 8192
+    """Most memory of a process that scores, in MiB, before the trajectory that it scores counts as failed."""
 
 
 class RayKwargs(Section):

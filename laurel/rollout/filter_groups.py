@@ -82,7 +82,7 @@ class InformativeGroups:
         why = f"{KEY}.max_num_gen_batches={self.most}"
         if not capped:
             why = f"{KEY}: the last {barren} prompts, a whole pass over the training data, gave no informative group"
-        mean = fmean(value_of(group.trajectories[0], group.prompt, self.metric) for group in dropped)
+        mean = fmean(_values_of(dropped, self.metric) or [float("nan")])
         raise NothingToLearn(
             f"{why}: at step {step} only {found}. In each of the others all samples have the same {self.metric}, "
             f"{mean:.3g} on average. Give prompts that the model answers rightly now and then, or sample more of each "
@@ -100,8 +100,7 @@ class InformativeGroups:
             "filter_groups/surplus": float(len(kept) - self.want),
             "filter_groups/score/mean": fmean(scores),
         }
-        if dropped:
-            values = [value_of(group.trajectories[0], group.prompt, self.metric) for group in dropped]
+        if values := _values_of(dropped, self.metric):
             metrics["filter_groups/dropped_metric/mean"] = fmean(values)
         return metrics
 
@@ -110,9 +109,18 @@ def differs(group: Group, metric: FilterMetric) -> bool:
     """Whether the members of ``group`` do not all have the same value of ``metric``.
 
     Example: acc of 0, 1, 0 differ; 1, 1, 1 do not. Values are compared as they are: a standard deviation, which verl
-    takes, of three times 0.1 is not exactly 0.
+    takes, of three times 0.1 is not exactly 0. Members that could not be scored do not count.
     """
-    return len({value_of(trajectory, group.prompt, metric) for trajectory in group.trajectories}) > 1
+    return len({value_of(trajectory, group.prompt, metric) for trajectory in _scored(group)}) > 1
+
+
+def _scored(group: Group) -> list[Trajectory]:
+    return [trajectory for trajectory in group.trajectories if trajectory.unscored is None]
+
+
+def _values_of(groups: Sequence[Group], metric: FilterMetric) -> list[float]:
+    """The one value that the scored members of each group have; groups without any are left out."""
+    return [value_of(scored[0], group.prompt, metric) for group in groups if (scored := _scored(group))]
 
 
 def value_of(trajectory: Trajectory, prompt: Prompt, metric: FilterMetric) -> float:

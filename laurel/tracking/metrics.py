@@ -136,6 +136,13 @@ _PERF = [
     Metric("rollout/discarded_tokens", "tokens", "sum", "Sampled for dropped groups and greedy baselines."),
 ]
 
+_REWARD = [
+    Metric("reward/unscored", "trajectories", "sum", "Trajectories whose score failed, of which nothing is learned."),
+    Metric("reward/unscored/{kind}", "trajectories", "sum", "Those by kind: error, time, memory or crash."),
+    Metric("timing_s/scoring/mean", "s", "mean", "Time that the score of a trajectory took, without waiting for it."),
+    Metric("timing_s/scoring/max", "s", "max", "Longest time that the score of a trajectory took."),
+]
+
 _CORRECTION = [
     Metric("rollout/log_prob_diff/mean", "nats", "mean", "|rollout - old log-probability|, mean over sampled tokens."),
     Metric("rollout/log_prob_diff/max", "nats", "max", "|rollout - old log-probability|, largest over sampled tokens."),
@@ -156,7 +163,7 @@ _VALIDATION = [
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
-    for metric in [*_TRAINING, *_ACTOR, *_CRITIC, *_LENGTHS, *_TIME, *_PERF, *_CORRECTION, *_VALIDATION]
+    for metric in [*_TRAINING, *_ACTOR, *_CRITIC, *_LENGTHS, *_TIME, *_PERF, *_REWARD, *_CORRECTION, *_VALIDATION]
 }
 
 

@@ -16,6 +16,7 @@ from laurel.data.sampler import PromptOrder
 from laurel.models.load import inspect
 from laurel.models.tokenizer import load_tokenizer, render_prompt, tokenizer_key
 from laurel.preflight.doctor.visit import before_run
+from laurel.rewards.pool import Scorer, build_scorer
 from laurel.rewards.reward_fn import RewardFn, load_reward_fn
 from laurel.rollout.pool import EnginePool
 from laurel.tracking.console import Progress
@@ -48,6 +49,7 @@ from laurel.workers.group import WorkerGroup
 from laurel.workers.host import Updates
 from laurel.workers.placement import Node
 from laurel.workers.rollout_client import rollout_clients
+from laurel.workers.session import usable_cores
 
 ALL_STEPS = 2**31  # after every step of any run
 
@@ -125,7 +127,8 @@ def build(prepared: Prepared, group: WorkerGroup, stop: Stop | None = None) -> R
     config, trainer = prepared.config, prepared.config.trainer
     timer = Timer()
     state = RunState(kl_coef=config.algorithm.kl_ctrl.kl_coef)
-    roles = _roles(prepared, group, timer, state)
+    scorer = build_scorer(config, prepared.reward, cores=usable_cores())
+    roles = _roles(prepared, group, timer, state, scorer)
     checkpoint = find_checkpoint(trainer, prepared.checkpoint_dir)
     if checkpoint is not None:
         restore(checkpoint, config, roles, state)
@@ -137,6 +140,7 @@ def build(prepared: Prepared, group: WorkerGroup, stop: Stop | None = None) -> R
         state=state,
         timer=timer,
         report=report,
+        scorer=scorer,
         gauge=build_gauge(config.algorithm.rollout_correction, say),
         train_prompts=prepared.train_prompts,
         val_prompts=prepared.val_prompts,
@@ -164,7 +168,7 @@ def _logged_until(config: Config, state: RunState, checkpoint: Path | None) -> i
     return None if checkpoint is None else state.step
 
 
-def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState) -> Roles:
+def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState, scorer: Scorer) -> Roles:
     config = prepared.config
 
     def step() -> int:
@@ -177,7 +181,7 @@ def _roles(prepared: Prepared, group: WorkerGroup, timer: Timer, state: RunState
         actor=_actor(config, policy, state),
         ref=RefClient(group, config, timer=timer) if config.needs_reference else NoRef(),
         critic=CriticClient(group, config, timer=timer, step=step) if needs_critic else NoCritic(),
-        rollouts=_rollouts(prepared, group, weights, timer),
+        rollouts=_rollouts(prepared, group, weights, timer, scorer),
         weights=weights,
         correction=build_correction(config.algorithm.rollout_correction),
         gradients=policy if prepared.algo.logit_grad_squares else NoGradients(),
@@ -200,12 +204,12 @@ def one_update_per_batch(config: Config) -> bool:
     return actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
 
 
-def _rollouts(prepared: Prepared, group: WorkerGroup, weights: WeightsClient, timer: Timer) -> Rollouts:
+def _rollouts(prepared: Prepared, group: WorkerGroup, weights: WeightsClient, timer: Timer, scorer: Scorer) -> Rollouts:
     config, tokenizer = prepared.config, prepared.tokenizer
     return Rollouts(
         pool=EnginePool(rollout_clients(group, say=say)),
         wake=weights.awake,
-        reward=prepared.reward,
+        scorer=scorer,
         decode=_decoder(tokenizer),
         seed=config.trainer.seed,
         n=config.actor_rollout_ref.rollout.n,

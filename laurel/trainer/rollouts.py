@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from laurel.config.tree import Config, ValKwargs
-from laurel.rewards.reward_fn import RewardFn
+from laurel.rewards.pool import Scorer
 from laurel.rollout.collect import collect
 from laurel.rollout.filter_groups import EveryGroup, InformativeGroups
 from laurel.rollout.pool import EnginePool
@@ -17,7 +17,8 @@ from laurel.tracking.console import Progress
 from laurel.tracking.timer import Timer
 from laurel.trainer.report import say
 from laurel.trainer.roles import Metrics
-from laurel.types import Group, Prompt, SamplingParams, Score, Trajectory
+from laurel.trainer.scoring import ScoringLog
+from laurel.types import Group, Prompt, SamplingParams, Score, Trajectory, Unscored
 
 # Validation must not share random numbers with any training step.
 VALIDATION_STEP = 2**62
@@ -34,7 +35,7 @@ class Rollouts:
 
     pool: EnginePool
     wake: Callable[[], AbstractContextManager[None]]
-    reward: RewardFn
+    scorer: Scorer
     decode: Callable[[Sequence[int]], str]
     seed: int
     n: int
@@ -53,6 +54,7 @@ class Rollouts:
         """The groups of ``rollout.n`` trajectories that ``step`` learns from; ``draw`` gives the next prompts."""
         drawn: dict[int, int] = {}
         tokens = 0
+        scoring = ScoringLog()
 
         def sample(prompts: Sequence[Prompt]) -> list[Group]:
             nonlocal tokens
@@ -64,6 +66,7 @@ class Rollouts:
                 baseline=self.baseline,
                 step=step,
                 draws=numbered_draws(prompts, drawn),
+                log=scoring,
             )
             tokens += sum(_tokens(group) for group in groups)
             return groups
@@ -71,7 +74,8 @@ class Rollouts:
         with self.timer("gen"):
             gathered = self.select.gather(draw, sample, step=step)
         learned = sum(len(t.response_ids) for group in gathered.groups for t in group.trajectories)
-        return gathered.groups, gathered.metrics | {"rollout/discarded_tokens": float(tokens - learned)}
+        discarded = {"rollout/discarded_tokens": float(tokens - learned)}
+        return gathered.groups, gathered.metrics | discarded | scoring.metrics()
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Group]:
         return self._sample(
@@ -82,6 +86,7 @@ class Rollouts:
             baseline=None,
             step=VALIDATION_STEP,
             draws=numbered_draws(prompts, {}),
+            log=ScoringLog(),
         )
 
     def _sample(
@@ -94,23 +99,30 @@ class Rollouts:
         baseline: SamplingParams | None,
         step: int,
         draws: Sequence[int],
+        log: ScoringLog,
     ) -> list[Group]:
+        """Raises RewardError if half of the trajectories or more cannot be scored; adds all to ``log``."""
+
         def seed(position: int, sample: int) -> int:
             # A row drawn twice (a step may span epochs) must not get the same samples twice
             return sample_seed(self.seed, step, prompts[position].index, draws[position] * n + sample)
 
         total = len(prompts) * (n + (baseline is not None))
+        seen = ScoringLog()
+        out: dict[tuple[int, int], None] = {}  # being scored, the one that began first at the front
         with self.progress.phase(name, total=total, unit="trajectories") as phase:
 
-            def score(trajectory: Trajectory, prompt: Prompt) -> Score:
-                # Runs in this thread: while it does, only the progress thread can say what is waited for
-                phase.waiting_for = f"the score of row {prompt.index}, sample {trajectory.sample}"
+            async def score(trajectory: Trajectory, prompt: Prompt) -> Score | Unscored:
+                out[prompt.index, trajectory.sample] = None
+                phase.waiting_for = _named(out)
                 length = len(trajectory.response_ids)
-                found = self.reward.score(trajectory.text, prompt, trajectory.sample, length=length)
-                phase.waiting_for = ""
-                return found
+                scored = await self.scorer.score(trajectory.text, prompt, trajectory.sample, length=length)
+                seen.add(prompt, trajectory.sample, scored)
+                out.pop((prompt.index, trajectory.sample), None)
+                phase.waiting_for = _named(out)
+                return scored.result
 
-            return asyncio.run(
+            groups = asyncio.run(
                 collect(
                     prompts,
                     generate=self.pool.generate,
@@ -124,6 +136,17 @@ class Rollouts:
                     on_wait=say,
                 )
             )
+        log.add_all(seen)
+        for line in seen.lines():
+            say(line)
+        seen.require_most()
+        return groups
+
+
+def _named(scoring: Mapping[tuple[int, int], None]) -> str:
+    for row, sample in scoring:
+        return f"the score of row {row}, sample {sample}"
+    return ""
 
 
 def numbered_draws(prompts: Sequence[Prompt], drawn: dict[int, int]) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from laurel.algos.table import Algorithm
 from laurel.config.tree import Config
 from laurel.data.sampler import PromptOrder
+from laurel.rewards.pool import Scorer
 from laurel.tracking.timer import Timer
 from laurel.trainer.cadence import Cadence, ValidationCadence
 from laurel.trainer.gauge import Gauge
@@ -31,6 +32,7 @@ class Run:
     state: RunState
     timer: Timer
     report: Report
+    scorer: Scorer
     gauge: Gauge
     train_prompts: Sequence[Prompt]
     val_prompts: Sequence[Prompt]
@@ -52,5 +54,8 @@ class Run:
         return [self.train_prompts[row] for row in chosen]
 
     def close(self) -> None:
-        self.saver.close()
-        self.report.close()
+        try:
+            self.saver.close()
+        finally:
+            self.scorer.close()
+            self.report.close()

@@ -41,10 +41,16 @@ def validation_metrics(samples: Sequence[Sample], n: int) -> Metrics:
     ``val-core/<source>/reward/mean@n`` and, if the reward function reports one, its accuracy; every other number it
     reports, the truncation rate and the number of rows under ``val-aux``. Where ``format`` is reported too, also the
     accuracy among well-formed answers (``acc_given_format``), so that learning the format cannot pass for learning.
+    Samples that could not be scored are in no mean; their number is ``val-aux/<source>/unscored``, where there are any.
     """
     metrics: Metrics = {}
     for source in dict.fromkeys(sample.data_source for sample in samples):
-        own = [sample for sample in samples if sample.data_source == source]
+        every = [sample for sample in samples if sample.data_source == source]
+        own = [sample for sample in every if not sample.unscored]
+        if len(own) < len(every):
+            metrics[f"val-aux/{source}/unscored"] = len(every) - len(own)
+        if not own:
+            continue
         names = list(dict.fromkeys(name for sample in own for name in sample.extras))
         core = next((name for name in CORE_MEASURES if name in names), None)
         metrics[f"val-core/{source}/reward/mean@{n}"] = fmean(sample.score for sample in own)
@@ -55,6 +61,6 @@ def validation_metrics(samples: Sequence[Sample], n: int) -> Metrics:
         formed = [sample.extras for sample in own if sample.extras.get("format", 0.0) > 0]
         if formed and "acc" in names:
             metrics[f"val-aux/{source}/acc_given_format/mean@{n}"] = fmean(extras["acc"] for extras in formed)
-        metrics[f"val-aux/{source}/truncated/mean@{n}"] = fmean(s.finish_reason == "length" for s in own)
-        metrics[f"val-aux/{source}/rows"] = len({sample.index for sample in own})
+        metrics[f"val-aux/{source}/truncated/mean@{n}"] = fmean(s.finish_reason == "length" for s in every)
+        metrics[f"val-aux/{source}/rows"] = len({sample.index for sample in every})
     return metrics

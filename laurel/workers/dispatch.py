@@ -61,13 +61,13 @@ def group_order(count: int, *, seed: int, step: int, epoch: int) -> list[int]:
 
 
 def updates(batch: TokenBatch, plan: UpdatePlan, *, step: int) -> list[TokenBatch]:
-    """The mini-batch of each optimizer update, over all ranks, in order."""
+    """The mini-batch of each optimizer update, over all ranks, in order; none of those in which nothing counts."""
     groups = int(batch.group.unique().numel())
     found: list[TokenBatch] = []
     for epoch in range(plan.epochs):
         order = group_order(groups, seed=plan.seed, step=step, epoch=epoch) if plan.shuffle else None
         found += mini_batches(batch, plan.prompts_per_update, order)
-    return found
+    return [mini for mini in found if mini.weight.any()]
 
 
 def share_updates(batch: TokenBatch, plan: UpdatePlan, *, step: int, ranks: int) -> list[Sequence[MiniBatch]]:

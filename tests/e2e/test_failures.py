@@ -1,5 +1,6 @@
 """What goes wrong ends the run soon, with an exit code and a sentence that says what and where."""
 
+import json
 import resource
 
 import pytest
@@ -31,14 +32,29 @@ SHORT = [
     ],
     ids=["raises", "nan", "none"],
 )
-def test_a_failing_reward_function_ends_the_run_with_its_name_and_row(body, said, train, tmp_path):
+def test_a_failing_score_is_left_out_and_said_with_its_function_and_row(body, said, train, tmp_path):
     file = tmp_path / "judge.py"
     file.write_text(REWARD.format(body=body))
+    run = train(*SHORT, f"reward.custom_reward_function.path={file}", f"trainer.rollout_data_dir={tmp_path}/samples")
+    assert run.code == 0, run.text
+    assert f"reward function {file}:judged on row 17 (data_source 'test/reversal'" in run.text
+    assert said in run.text
+    assert run.series("reward/unscored") == {1: 4, 2: 4}
+    assert run.series("reward/unscored/error") == {1: 4, 2: 4}
+    assert run.series("critic/score/min") == {1: 1, 2: 1}, "a score that failed counts as none, not as 0"
+    rows = [json.loads(line) for line in (tmp_path / "samples" / "1.jsonl").read_text().splitlines()]
+    assert {row["score"] for row in rows if row["unscored"]} == {None}
+    assert len([row for row in rows if said in row["unscored"]]) == 4
+
+
+def test_a_reward_function_that_fails_for_half_of_the_samples_ends_the_run(train, tmp_path):
+    file = tmp_path / "judge.py"
+    file.write_text(REWARD.format(body="1 / 0").replace("== 17", "> 2"))
     run = train(*SHORT, f"reward.custom_reward_function.path={file}")
     assert run.code == 1, run.text
     error = run.text[run.text.index("error: ") :]
-    assert f"reward function {file}:judged on row 17 (data_source 'test/reversal'" in error
-    assert said in error
+    assert "of 128 trajectories have no score; the first: reward function" in error
+    assert "ZeroDivisionError: division by zero" in error
     assert list(run.folder.glob("global_step_*")) == []
 
 

@@ -5,12 +5,12 @@ import pytest
 from e2e.runs import counts, differences, tensors
 
 N, DRAWN = 4, 12
-TRIED = 8  # answers on which a run tries the reward function before it trains
 VALIDATED = 8
 FILTERED = [
     "algorithm.adv_estimator=grpo",
     "algorithm.filter_groups.enable=True",
     "algorithm.filter_groups.max_num_gen_batches=6",
+    "reward.num_workers=1",
     f"data.gen_batch_size={DRAWN}",
     "data.train_max_samples=50",
     "data.train_batch_size=8",
@@ -20,7 +20,7 @@ FILTERED = [
     "trainer.val_before_train=False",
     f"data.val_max_samples={VALIDATED}",
 ]
-# After so many calls it breaks, or finds every answer right; it counts in this process, and notes its calls.
+# After so many calls it breaks, or finds every answer right; it counts in the one process that scores.
 REWARD = """
 calls_left = {calls}
 
@@ -60,8 +60,8 @@ def drawn_until(run, step: int) -> int:
 
 
 def calls_until(run, step: int) -> int:
-    """Answers that were scored in the steps before ``step``, and before the first one."""
-    return TRIED + drawn_until(run, step) * N
+    """Answers that were scored in the steps before ``step``."""
+    return drawn_until(run, step) * N
 
 
 def same(one, other) -> bool:

@@ -11,6 +11,7 @@ from e2e.runs import Outcome, counts, differences, tensors, validation_rows
 
 # 50 rows and 16 prompts a step: the first pass over the data ends within step 4, after the checkpoint.
 COMMON = [
+    "reward.num_workers=1",  # the reward function counts its calls in its process
     "data.train_max_samples=50",
     "data.train_batch_size=16",
     "actor_rollout_ref.actor.optim.lr=1e-3",

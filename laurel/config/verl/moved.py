@@ -13,6 +13,7 @@ MOVED: dict[str, str] = {
     "reward_model.reward_kwargs.*": "reward.reward_kwargs.*",
     "reward_model.overlong_buffer.*": "reward.reward_kwargs.overlong_buffer_cfg.*",
     "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.num_workers": "reward.num_workers",
     "reward_manager.name": "reward.reward_manager.name",
     "algorithm.rollout_correction.bypass_old_logprob_for_rollout": "algorithm.rollout_correction.bypass_mode",
     ACTOR + "grad_clip": ACTOR + "optim.clip_grad",

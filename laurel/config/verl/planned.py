@@ -63,13 +63,6 @@ PLANNED: tuple[Planned, ...] = (
     ),
     _details("reward_model.*", "reward.reward_model.*", of=REWARD_MODEL),
     Planned(
-        ("reward.sandbox_fusion.url",),
-        "code sandboxes",
-        (None,),
-        "leave it out; call the sandbox from a custom reward function",
-    ),
-    _details("reward.sandbox_fusion.*", of="code sandboxes"),
-    Planned(
         ("algorithm.rollout_is",),
         "rollout correction by its older keys",
         (False, None),

@@ -183,12 +183,11 @@ RETIRED: tuple[Retired, ...] = (
     Retired(
         (
             ROLLOUT + "agent.num_workers",
-            "reward_model.num_workers",
-            "reward.num_workers",
             "reward_model.launch_reward_fn_async",
         ),
-        "the driver scores each trajectory as it arrives",
+        "each trajectory is scored as it arrives, while others are still sampled",
     ),
+    Retired(("reward.sandbox_fusion.*",), "code is run in a sandbox on this machine, which needs no service"),
     Retired((ROLLOUT + "limit_images",), "only text is read"),
     Retired(
         (ROLLOUT + "trace.*",), "samples are kept as files: trainer.rollout_data_dir and trainer.validation_data_dir"

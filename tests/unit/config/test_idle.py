@@ -90,6 +90,8 @@ CASES = [
     ("trainer.save_freq=3", [VAL, VAL_ONLY], [VAL]),
     ("critic.optim.lr=1e-5", [VAL, VAL_ONLY], [VAL]),
     ("reward.custom_reward_function.name=f", [], ["reward.custom_reward_function.path=r.py"]),
+    ("reward.timeout=5", ["reward.num_workers=0"], ["reward.num_workers=1"]),
+    ("reward.memory_limit_mb=500", ["reward.num_workers=0"], []),
 ]
 
 

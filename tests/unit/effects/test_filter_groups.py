@@ -39,7 +39,8 @@ def test_enable_leaves_out_groups_that_teach_nothing(key, settings):
 @effect(f"{KEY}.metric")
 def test_metric_is_what_must_differ(key, settings, tmp_path):
     (tmp_path / "mine.py").write_text(COUNTING)
-    given = (TWO, f"{KEY}.enable=True", f"reward.custom_reward_function.path={tmp_path}/mine.py")
+    one = "reward.num_workers=1"  # the function counts in its process
+    given = (TWO, f"{KEY}.enable=True", one, f"reward.custom_reward_function.path={tmp_path}/mine.py")
     assert sampled(settings(*given, f"{key}=acc"))[0] is None
     for metric in ("score", "seq_reward", "seq_final_reward"):
         groups, requests = sampled(settings(*given, f"{key}={metric}"))

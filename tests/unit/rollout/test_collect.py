@@ -6,12 +6,21 @@ from tiny_models import prompt, request, tiny
 from laurel.rollout.collect import collect
 from laurel.rollout.pool import EnginePool
 from laurel.rollout.seeds import sample_seed
-from laurel.types import Completion, Prompt, SamplingParams, Score
+from laurel.types import Completion, Prompt, SamplingParams, Score, Unscored
 
 PROMPTS = [
     Prompt(index=10 + i, input_ids=(i, i + 1), messages=(), data_source="test", ground_truth=i) for i in range(3)
 ]
 SAMPLING = SamplingParams(max_tokens=4)
+
+
+def at_once(function):
+    """A score that is there without waiting."""
+
+    async def score(trajectory, one):
+        return function(trajectory, one)
+
+    return score
 
 
 def run(prompts=PROMPTS, n=2, **given):
@@ -22,7 +31,7 @@ def run(prompts=PROMPTS, n=2, **given):
     settings = {
         "generate": answer,
         "seed": lambda position, sample: 100 * position + sample,
-        "score": lambda trajectory, one: Score(one.ground_truth + trajectory.sample / 10),
+        "score": at_once(lambda trajectory, one: Score(one.ground_truth + trajectory.sample / 10)),
         "decode": lambda ids: "-".join(map(str, ids)),
     }
     return asyncio.run(collect(prompts, n=n, sampling=SAMPLING, **{**settings, **given}))
@@ -86,7 +95,7 @@ def test_without_baseline_settings_there_is_none():
 
 
 def test_a_score_sees_the_whole_trajectory():
-    groups = run(score=lambda trajectory, one: Score(len(trajectory.response_ids), {"text": len(trajectory.text)}))
+    groups = run(score=at_once(lambda t, one: Score(len(t.response_ids), {"text": len(t.text)})))
     assert groups[0].trajectories[1].score == Score(2, {"text": 3})
 
 
@@ -124,7 +133,46 @@ def test_the_first_error_ends_it_and_cancels_the_rest():
 
 def test_an_error_of_the_score_is_raised():
     with pytest.raises(ZeroDivisionError):
-        run(score=lambda trajectory, one: Score(1 / 0))
+        run(score=at_once(lambda trajectory, one: Score(1 / 0)))
+
+
+def test_what_cannot_be_scored_is_an_outcome_like_another():
+    lost = Unscored("time", "too slow")
+    groups = run(score=at_once(lambda t, one: lost if (one.index, t.sample) == (11, 1) else Score(1.0)))
+    assert [[t.unscored for t in group.trajectories] for group in groups] == [[None] * 2, [None, lost], [None] * 2]
+    assert groups[1].trajectories[1].score is None
+
+
+def test_scoring_overlaps_sampling_and_other_scores():
+    """Every score waits until all have begun, and the last answer until a score has: neither could end otherwise."""
+    begun, first, every = [], asyncio.Event(), asyncio.Event()
+
+    async def answer(position, one):
+        if one.id == "2/1":
+            await first.wait()
+        return Completion(one.id, (1,), None, "stop", 0)
+
+    async def score(trajectory, one):
+        begun.append(one.index)
+        first.set()
+        if len(begun) == 6:
+            every.set()
+        await asyncio.wait_for(every.wait(), 20)
+        return Score(1.0)
+
+    assert len(run(generate=answer, score=score)) == 3
+    assert len(begun) == 6
+
+
+def test_a_score_that_is_waited_for_is_named():
+    lines = []
+
+    async def slow(trajectory, one):
+        await asyncio.sleep(0.3 if (one.index, trajectory.sample) == (10, 1) else 0)
+        return Score(1.0)
+
+    run(score=slow, wait_s=0.15, on_wait=lines.append)
+    assert lines[0].endswith("waiting for 1 of 6 trajectories: the score of prompt 10 sample 1")
 
 
 def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
@@ -138,7 +186,7 @@ def test_over_native_engines_the_number_of_replicas_does_not_matter(engine):
             n=3,
             generate=EnginePool(engines).generate,
             seed=lambda position, sample: sample_seed(1, 5, position, sample),
-            score=lambda trajectory, one: Score(0.0),
+            score=at_once(lambda trajectory, one: Score(0.0)),
         )
         return [[t.response_ids for t in group.trajectories] for group in groups]
 

@@ -1,14 +1,18 @@
 from contextlib import nullcontext
 
+import pytest
+
 from laurel.batch.build import build_batch
 from laurel.config.load import load
+from laurel.rewards.pool import Scored
+from laurel.rewards.reward_fn import RewardError
 from laurel.rollout.filter_groups import EveryGroup, InformativeGroups
 from laurel.rollout.pool import EnginePool
 from laurel.rollout.seeds import sample_seed
 from laurel.tracking.console import Progress
 from laurel.tracking.timer import Timer
 from laurel.trainer.rollouts import Rollouts, greedy_sampling, numbered_draws
-from laurel.types import Completion, Prompt, Request, SamplingParams, Score
+from laurel.types import Completion, Prompt, Request, SamplingParams, Score, Unscored
 
 
 class Engine:
@@ -26,18 +30,28 @@ class Engine:
 
 
 class Reward:
-    def score(self, text: str, prompt: Prompt, sample: int, *, length: int) -> Score:
+    """Row 13 cannot be scored in its first ``fails`` samples."""
+
+    def __init__(self, fails: int = 0):
+        self.fails = fails
+
+    async def score(self, text: str, prompt: Prompt, sample: int, *, length: int) -> Scored:
+        if prompt.index == 13 and sample < self.fails:
+            return Scored(Unscored("time", f"sample {sample} was too slow"), 12.0)
+        return Scored(self.of(prompt, sample, length), 0.5)
+
+    def of(self, prompt: Prompt, sample: int, length: int) -> Score:
         return Score(float(prompt.index + sample), {"acc": float(sample == 0 and prompt.index > 3), "length": length})
 
 
 GREEDY = SamplingParams(max_tokens=4, temperature=0.0)
 
 
-def rollouts(engine: Engine, *, baseline=None, select=None) -> Rollouts:
+def rollouts(engine: Engine, *, baseline=None, select=None, fails=0) -> Rollouts:
     return Rollouts(
         pool=EnginePool([engine]),
         wake=nullcontext,
-        reward=Reward(),
+        scorer=Reward(fails),
         decode=lambda ids: "text",
         seed=9,
         n=2,
@@ -101,12 +115,27 @@ def test_a_greedy_baseline_is_sampled_scored_and_discarded():
     groups, metrics = rollouts(engine, baseline=GREEDY).collect(lambda: [prompt(3), prompt(5)], step=6)
     assert [request.sampling == GREEDY for request in engine.asked] == [False, False, True] * 2
     assert [group.baseline.score.value for group in groups] == [5, 7]
-    assert metrics == {"rollout/discarded_tokens": 2}
+    assert metrics["rollout/discarded_tokens"] == 2
     assert build_batch(groups).greedy_scores.tolist() == [5, 5, 7, 7]
 
 
 def test_nothing_is_discarded_where_every_sample_is_learned_from():
-    assert rollouts(Engine()).collect(lambda: [prompt(3)], step=6)[1] == {"rollout/discarded_tokens": 0}
+    assert rollouts(Engine()).collect(lambda: [prompt(3)], step=6)[1]["rollout/discarded_tokens"] == 0
+
+
+def test_one_score_that_fails_is_counted_and_said_and_not_learned_from(capsys):
+    groups, metrics = rollouts(Engine(), fails=1).collect(lambda: [prompt(13), prompt(4), prompt(5)], step=6)
+    assert metrics["reward/unscored"] == metrics["reward/unscored/time"] == 1
+    assert (metrics["timing_s/scoring/mean"], metrics["timing_s/scoring/max"]) == (14.5 / 6, 12.0)
+    said = capsys.readouterr().out
+    assert "no score, left out: sample 0 was too slow" in said
+    assert "slowest of 6 scores: row 13 sample 0 12.0 s, row 13 sample 1 0.5 s" in said
+    assert build_batch(groups).weight.tolist() == [0, 0, 1, 1, 1, 1], "what is left alone has nothing to compare with"
+
+
+def test_if_half_of_the_scores_fail_the_run_ends_with_the_first_reason():
+    with pytest.raises(RewardError, match=r"^2 of 4 trajectories have no score; the first: sample 0 was too slow$"):
+        rollouts(Engine(), fails=2).collect(lambda: [prompt(13), prompt(4)], step=6)
 
 
 def test_the_baseline_is_greedy_in_the_same_limits():

@@ -52,6 +52,8 @@ def refused(word, *more):
         "actor_rollout_ref.rollout.prompt_length=512",
         "actor_rollout_ref.actor.profiler.enable=False",
         "hydra.run.dir=.",
+        "reward.sandbox_fusion.url=http://sandbox/run_code",
+        "reward.sandbox_fusion.max_concurrent=64",
     ],
 )
 def test_retired_keys_are_answered_with_one_line(word):
