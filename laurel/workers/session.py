@@ -10,7 +10,10 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,7 +106,8 @@ class RaySession:
             # Ray would start an idle Python process per core, which nobody uses.
             "_system_config": {"prestart_worker_first_driver": False},
         }
-        ray.init(address="local", **(defaults | arguments))
+        with _deaf_to_usr1():
+            ray.init(address="local", **(defaults | arguments))
         self.started = True
 
     def _join(self, address: str, arguments: dict[str, Any], say: Say) -> None:
@@ -128,6 +132,20 @@ class RaySession:
     def _set(self, name: str, value: str) -> None:
         self._environment.setdefault(name, os.environ.get(name))
         os.environ[name] = value
+
+
+@contextmanager
+def _deaf_to_usr1() -> Iterator[None]:
+    """Ray's processes, started within it, ignore SIGUSR1: a scheduler sends it to all processes of a job to have the
+    training save, which needs them."""
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python may not say so
+        yield
+        return
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def choose_address(given: str | None, *, say: Say = print) -> str | None:

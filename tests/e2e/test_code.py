@@ -62,7 +62,6 @@ def test_a_model_learns_to_write_programs_that_pass_their_tests(folder, limits, 
         tmp_path / "run",
     )
     assert run.code == 0, run.text
-    print(run.series("critic/score/mean"), run.series("val-core/laurel/code/acc/mean@16"))
     scores = run.series("critic/score/mean")
     assert 0.1 < scores[1] < 0.85, "there is something to learn"
     accuracy = run.series("val-core/laurel/code/acc/mean@16")

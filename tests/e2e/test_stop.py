@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from e2e.runs import counts, differences, tensors
+from e2e.runs import COMMAND, REPOSITORY, counts, differences, tensors
+from laurel.learner.checkpoint import damage
 from laurel.rewards.reward_fn import RewardFn
 from laurel.trainer.saver import Saver
 from laurel.workers.clients import ActorClient, CriticClient
@@ -94,3 +97,43 @@ def test_the_wall_clock_ends_a_run_as_a_signal_does(train):
     assert run.code == 75, run.text
     assert "stopped early by trainer.max_walltime after step" in run.text
     assert len(list(run.folder.glob("global_step_*"))) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_to_every_process_of_the_job_still_saves(number, task, limits, tmp_path):
+    """As a scheduler or Ctrl-C in a terminal sends it: Ray and the ranks get it, too."""
+    words = [*task.arguments(), *limits, *SETTINGS, "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = subprocess.Popen(
+        [*COMMAND, *words, f"trainer.default_local_dir={tmp_path / 'run'}"],
+        env=environment | {"PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert command.stdout is not None
+    text = ""
+    for line in command.stdout:
+        text += line
+        if " step 3  score" in line:
+            for pid in of_session(command.pid):
+                os.kill(pid, number)
+    assert command.wait(60) == 75, text
+    assert f"stopped early by {number.name} after step" in text
+    saved = (tmp_path / "run" / "LATEST").read_text().strip()
+    assert damage(tmp_path / "run" / saved) is None
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes of a session: field 6 of /proc/PID/stat."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        if int(fields[3]) == leader:
+            found.append(int(folder.name))
+    return found

@@ -30,7 +30,8 @@ def start(
     command: Sequence[str], environ: Mapping[str, str], output: IO[Any] | int | None = None
 ) -> subprocess.Popen[bytes]:
     """A child in a process group of its own, so that a terminal's Ctrl-C reaches it only through us. It gets SIGTERM
-    when this process dies in any way."""
+    when this process dies in any way, and ignores SIGUSR1 unless it asks for it: Slurm sends that to every process of a
+    step, and it would end Ray, whose ranks the training still needs to save."""
     return subprocess.Popen(
         command,
         env=dict(environ),
@@ -38,11 +39,12 @@ def start(
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
         process_group=0,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        preexec_fn=_prepare if sys.platform == "linux" else None,
     )
 
 
-def _die_with_parent() -> None:
+def _prepare() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
