@@ -36,6 +36,7 @@ def main(connection: Connection, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             return  # it was killed before we asked to be told
+    sys.breakpointhook = _no_debugger
     config: Config = connection.recv()
     try:
         reward = load_reward_fn(config)
@@ -49,6 +50,10 @@ def main(connection: Connection, parent: int) -> None:
         except EOFError:
             return
         connection.send(answer(reward, task))
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    raise LaurelError("breakpoint(): no debugger reaches a scoring process; set reward.num_workers=0 to stop there")
 
 
 def answer(reward: RewardFn, task: ScoringTask) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.runs import COMMAND, REPOSITORY, counts, differences, tensors
 from laurel.learner.checkpoint import damage
-from laurel.rewards.reward_fn import RewardFn
+from laurel.rewards.pool import ScoringPool
 from laurel.trainer.saver import Saver
 from laurel.workers.clients import ActorClient, CriticClient
 
@@ -40,16 +40,22 @@ def straight(task, limits, shared_ray, tmp_path_factory):
 # Phase: where the signal falls (class, method, which call of it), and the step that is saved. In sampling and
 # validation the step in flight is given up; from the first log-probabilities on it is finished.
 PHASES = {
-    "reward": (RewardFn, "score", 2 * 16 + 80 + 5, signal.SIGUSR1, 2),
+    "reward": (ScoringPool, "score", 2 * 16 + 80 + 5, signal.SIGUSR1, 2),
     "log-probs": (ActorClient, "log_probs", 3, signal.SIGTERM, 3),
     "critic update": (CriticClient, "update", 3, signal.SIGINT, 3),
     "actor update": (ActorClient, "update", 1, signal.SIGUSR1, 1),
-    "validation": (RewardFn, "score", 2 * 16 + 7, signal.SIGTERM, 2),
+    "validation": (ScoringPool, "score", 2 * 16 + 7, signal.SIGTERM, 2),
     "save": (Saver, "save", 1, signal.SIGUSR1, 2),
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+# Each takes ten seconds: three of them in every run of the tests, the others where there is time.
+QUICK = {"reward", "actor update", "save"}
+
+
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=[] if phase in QUICK else pytest.mark.slow) for phase in PHASES]
+)
 def test_a_signal_in_any_phase_saves_and_the_run_goes_on_bit_for_bit(phase, straight, train, monkeypatch):
     owner, method, call, number, step = PHASES[phase]
     original, calls = getattr(owner, method), []
@@ -99,7 +105,9 @@ def test_the_wall_clock_ends_a_run_as_a_signal_does(train):
     assert len(list(run.folder.glob("global_step_*"))) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGUSR1, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=lambda number: number.name
+)
 def test_a_signal_to_every_process_of_the_job_still_saves(number, task, limits, tmp_path):
     """As a scheduler or Ctrl-C in a terminal sends it: Ray and the ranks get it, too."""
     words = [*task.arguments(), *limits, *SETTINGS, "trainer.total_training_steps=100000", "trainer.test_freq=-1"]

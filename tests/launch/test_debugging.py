@@ -157,7 +157,7 @@ def place_said(said):
 def test_a_breakpoint_in_a_reward_function_of_a_run(small_ppo, tmp_path):
     file = tmp_path / "judge.py"
     file.write_text(REWARD)
-    words = small_ppo.settings(tmp_path / "results", nodes=1, steps=1)
+    words = [*small_ppo.settings(tmp_path / "results", nodes=1, steps=1), "reward.num_workers=0"]
     log = tmp_path / "log"
     with log.open("wb") as out:
         run = subprocess.Popen(

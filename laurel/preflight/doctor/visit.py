@@ -91,7 +91,9 @@ def before_run(
     ``say`` gets warnings. Raises NodesError with all errors in one report.
     """
     start = time.monotonic()
-    scored = _Aside(lambda: Tried(examine_reward(sampled(prompts, 1), reward, custom=custom_name(config))))
+    # Who scores in this process may want a debugger to stop there, in the run itself
+    tries = [] if config.reward.num_workers == 0 else sampled(prompts, 1)
+    scored = _Aside(lambda: Tried(examine_reward(tries, reward, custom=custom_name(config)) if tries else []))
     own = ray.get_runtime_context().get_node_id()
     report = Report(ray.get_runtime_context().gcs_address)
     rows = [row for row in ray.nodes() if row["Alive"] and row["NodeID"] in {node.id for node in nodes} | {own}]

@@ -33,6 +33,8 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
         sys.exit(3)
     if solution_str == "raise":
         raise KeyError("answer")
+    if solution_str == "pause":
+        breakpoint()
     if solution_str == "grow":
         x = bytearray(b"x") * (600 << 20)
         time.sleep(300)
@@ -88,6 +90,7 @@ def test_scores_come_from_other_processes_and_several_event_loops(pool):
         ("quit", "error", r"the reward function called sys.exit\(3\)"),
         ("raise", "error", "raised KeyError: 'answer'"),
         ("recurse", "error", "raised RecursionError"),
+        ("pause", "error", "no debugger reaches a scoring process; set reward.num_workers=0 to stop there"),
         ("grow", "memory", "took more than reward.memory_limit_mb=400 MiB"),
     ],
 )
