@@ -2,6 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 
+# Unit tests run beside each other, each process with one thread; all others start services and have the machine alone.
+BESIDE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/unit tests/architecture
+ALONE = $(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/architecture --ignore=tests/vllm_engine
+
 # The tests of the vLLM engine run in an environment of their own, where it can be had.
 VLLM = $(firstword $(wildcard $(if $(wildcard .envs/vllm-*),.envs/vllm/bin/python)) $(BIN)/python)
 
@@ -12,11 +16,13 @@ quickstart: env  ## train a real language model on this machine, in minutes
 
 test: env launch-env vllm-env lint  ## style, types and the tests that fit in 20 minutes on 2 cores
 	$(VLLM) -m pytest tests/vllm_engine
-	$(BIN)/python -m pytest -m "not slow" --ignore=tests/vllm_engine
+	$(BESIDE) -m "not slow"
+	$(ALONE) -m "not slow"
 
 test-all: env launch-env vllm-env lint  ## also the slow ones
 	$(VLLM) -m pytest tests/vllm_engine
-	$(BIN)/python -m pytest --ignore=tests/vllm_engine
+	$(BESIDE)
+	$(ALONE)
 
 lint: env
 	$(BIN)/ruff check .

@@ -123,9 +123,11 @@ def _proportional(pid: int, resident: int) -> int:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
+    except PermissionError:
+        return resident  # not ours to look into: what it has by itself is the most that it can be
     except OSError:
-        pass  # it is gone, or not ours to look into: what it has by itself is the most that it can be
-    return resident
+        pass
+    return 0  # it has ended since it was listed, and its memory with it
 
 
 def too_many_files(folder: str, limit: int) -> bool:
